@@ -1,0 +1,243 @@
+"""The fit: a learned phase that finds the neighbourhood, and an exact finish that defines the answer. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapd.gauss_newton import Normal, damped_step, normal_equations, residuals
+from gapd.jacobian import FiniteDifference, JacobianSource, Linearisation, Point
+from gapd.replay import Rollouts, gap
+from gapd.windows import Windows
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of the fit. Defaults were chosen on simulated arms other than those of the benchmarks."""
+
+    max_steps: int = 25
+    damping: float = 1e-2  # Levenberg, relative to the diagonal
+    damping_down: float = 5.0
+    damping_up: float = 8.0
+    secant_memory: float = 0.7  # share of the secant correction that survives a new linearisation
+    slow: float = 0.9  # the learned phase ends when a step leaves more than this share of the cost
+    patience: int = 2
+    max_chords: int = 8
+    max_linearisations: int = 4
+    chord_tolerance: float = 0.1  # chord steps end below this many standard deviations
+    relinearise: float = 0.2  # a finish that moved a parameter this far (scaled) takes new derivatives
+    weak_directions: int = 0  # 0: exact derivatives along all parameters; else along the weakest ones
+
+
+@dataclass(frozen=True)
+class State:
+    """A point of the fit with its replay."""
+
+    z: Array  # (P,)
+    dx0: Array  # (W, 2 nv) correction of the measured initial states
+    rollouts: Rollouts
+    gap: Array  # (W, K, C)
+    cost: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One entry of the trace: rollouts used so far, the point, its cost."""
+
+    rollouts: int
+    z: Array
+    cost: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Result of a fit. `exact` and `normal` belong to the final point; the intervals come from them."""
+
+    state: State
+    exact: Linearisation
+    normal: Normal
+
+
+@dataclass
+class Problem:
+    """Windows to be explained, from a prior over the scaled parameters.
+
+    weight (C,) is noise / sqrt(noise² + discrepancy²) per channel; prior_mean, prior_sd (P,) are scaled;
+    `held` (P,) marks parameters that stay where they are.
+    """
+
+    exact: FiniteDifference
+    windows: Windows
+    prior_mean: Array
+    prior_sd: Array
+    weight: Array
+    held: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    trace: list[Progress] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Hold nothing unless told."""
+        if not len(self.held):
+            self.held = np.zeros(len(self.prior_mean), bool)
+
+    @property
+    def used(self) -> int:
+        """Rollouts so far."""
+        return self.exact.replay.rollouts
+
+    def evaluate(self, z: Array, dx0: Array, force: Array | None = None) -> State:
+        """Replay at z with corrected initial states, and a hypothetical force if given. Divergence costs infinity."""
+        robot, windows = self.exact.replay.robot, self.windows
+        nv = windows.qpos0.shape[1]
+        rollouts = self.exact.replay.run(
+            windows, robot.parameters.to_physical(z), windows.qpos0 + dx0[:, :nv], windows.qvel0 + dx0[:, nv:], force
+        )  # fmt: skip
+        g = gap(windows, rollouts, robot.layout.noise)
+        cost = float(np.sum(residuals(g, self.weight) ** 2) + np.sum((dx0 / windows.x0_sd) ** 2))
+        cost += float(np.sum(((z - self.prior_mean) / self.prior_sd) ** 2))
+        state = State(z, dx0, rollouts, g, np.inf if rollouts.failed.any() else cost)
+        self.trace.append(Progress(self.used, z, state.cost))
+        return state
+
+    def again(self, state: State) -> State:
+        """The same point under this problem's weights."""
+        return self.evaluate(state.z, state.dx0)
+
+    def effect(self, state: State, force: Array) -> Array:
+        """Change of the state's prediction (W, K, C), in channel noise, under a force (W, N+1, nv) at the joints."""
+        replay, point = self.exact.replay, self.point(state)
+        physical = replay.robot.parameters.to_physical(state.z)
+        moved = replay.run(point.windows, physical, point.qpos0, point.qvel0, force)
+        return np.asarray((moved.predicted - state.rollouts.predicted)[:, 1:] / replay.robot.layout.noise)
+
+    def point(self, state: State) -> Point:
+        """Where to linearise."""
+        nv = self.windows.qpos0.shape[1]
+        return Point(
+            self.windows, state.z, self.windows.qpos0 + state.dx0[:, :nv], self.windows.qvel0 + state.dx0[:, nv:],
+            state.rollouts,
+        )  # fmt: skip
+
+    def normal(self, state: State, linear: Linearisation) -> Normal:
+        """Per-window normal equations at the state."""
+        return normal_equations(state.gap, linear, self.weight, state.dx0, self.windows.x0_sd)
+
+    def totals(self, state: State, normal: Normal) -> tuple[Array, Array]:
+        """Information (P, P) and score (P,) of all windows and the prior."""
+        precision = 1.0 / self.prior_sd**2
+        information = normal.information.sum(axis=0) + np.diag(precision)
+        return information, normal.score.sum(axis=0) + (self.prior_mean - state.z) * precision
+
+    def step(self, state: State, normal: Normal, damping: float) -> Array:
+        """Damped step (P,) inside the bounds; held parameters do not move."""
+        space = self.exact.replay.robot.parameters
+        lower, upper = space.z_min - state.z, space.z_max - state.z
+        lower, upper = np.where(self.held, 0.0, lower), np.where(self.held, 0.0, upper)
+        information, score = self.totals(state, normal)
+        information[self.held], information[:, self.held] = 0.0, 0.0
+        information[self.held, self.held], score[self.held] = 1.0, 0.0
+        return damped_step(information, score, damping, lower, upper)
+
+    def move(self, state: State, normal: Normal, step: Array) -> State:
+        """Replay after a parameter step, with the initial states moved along."""
+        return self.evaluate(state.z + step, state.dx0 + normal.x0_step(residuals(state.gap, self.weight), step))
+
+
+def start(problem: Problem, z: Array) -> State:
+    """First replay, from the measured initial states."""
+    return problem.evaluate(z, np.zeros((len(problem.windows), 2 * problem.windows.qpos0.shape[1])))
+
+
+def settle(problem: Problem, state: State, source: JacobianSource, rounds: int = 2) -> State:
+    """Move only the initial states: the gap of a window is what remains after its own x0 has been cleared."""
+    still = np.zeros(len(state.z))
+    for _ in range(rounds):
+        trial = problem.move(state, problem.normal(state, source.linearise(problem.point(state))), still)
+        if trial.cost >= state.cost:
+            break
+        state = trial
+    return state
+
+
+def descend(problem: Problem, state: State, source: JacobianSource, settings: Settings, secant: bool = True) -> State:
+    """Gauss-Newton with a given source of derivatives; a step is kept only if the replayed cost falls.
+
+    With `secant`, every replay also corrects the derivatives along the step it took (Broyden's rank-one
+    update), and a share of that correction is carried over to the next linearisation.
+    """
+    damping, slow = settings.damping, 0
+    linear = source.linearise(problem.point(state))
+    for _ in range(settings.max_steps):
+        normal = problem.normal(state, linear)
+        step = problem.step(state, normal, damping)
+        length2 = float(step @ step)
+        if length2 < 1e-16:
+            break
+        trial = problem.move(state, normal, step)
+        learnt = _secant(linear, state, trial, step) if secant and np.isfinite(trial.cost) else linear
+        if trial.cost < state.cost:
+            slow = slow + 1 if trial.cost > settings.slow * state.cost else 0
+            fresh = source.linearise(problem.point(trial))
+            carried = settings.secant_memory * (learnt.jacobian - fresh.jacobian) if secant else 0.0
+            linear = replace(fresh, jacobian=fresh.jacobian + carried)
+            state, damping = trial, damping / settings.damping_down
+        else:
+            slow, linear, damping = slow + 1, learnt, damping * settings.damping_up
+        if slow >= settings.patience:
+            break
+    return state
+
+
+def _secant(linear: Linearisation, before: State, after: State, step: Array) -> Linearisation:
+    """Broyden's update: the derivatives that agree with the change of prediction just seen."""
+    change = np.nan_to_num(before.gap - after.gap)
+    x0_change = (linear.x0_jacobian @ (after.dx0 - before.dx0)[:, None, :, None])[..., 0]
+    missed = change - x0_change - linear.jacobian @ step
+    return replace(linear, jacobian=linear.jacobian + missed[..., None] * (step / (step @ step)))
+
+
+def finish(problem: Problem, state: State, source: JacobianSource | None, settings: Settings) -> Fit:
+    """Exact derivatives, then chord steps with them until the point rests. They are taken anew if it moved far."""
+    for _ in range(settings.max_linearisations):
+        linear = _exact(problem, state, source, settings)
+        at = state.z
+        state, normal = chords(problem, state, linear, settings)
+        if np.max(np.abs(state.z - at)) < settings.relinearise:
+            break
+    return Fit(state, linear, normal)
+
+
+def _exact(problem: Problem, state: State, source: JacobianSource | None, settings: Settings) -> Linearisation:
+    """Exact derivatives at the state: of all parameters, or along the weakest directions of the learned information."""
+    point = problem.point(state)
+    if source is None:
+        return problem.exact.linearise(point)
+    learned = source.linearise(point)
+    if not settings.weak_directions:
+        return Linearisation(problem.exact.parameters(point), learned.x0_jacobian)
+    information, _ = problem.totals(state, problem.normal(state, learned))
+    weak = np.linalg.eigh(information)[1][:, : settings.weak_directions]
+    difference = problem.exact.parameters(point, weak) - learned.jacobian @ weak
+    return replace(learned, jacobian=learned.jacobian + difference @ weak.T)
+
+
+def chords(problem: Problem, state: State, linear: Linearisation, settings: Settings) -> tuple[State, Normal]:
+    """Steps with fixed derivatives until they are small against the standard deviations."""
+    damping = 0.0
+    for _ in range(settings.max_chords):
+        normal = problem.normal(state, linear)
+        information, _ = problem.totals(state, normal)
+        step = problem.step(state, normal, damping)
+        if float(step @ information @ step) < settings.chord_tolerance**2:
+            break
+        trial = problem.move(state, normal, step)
+        if trial.cost < state.cost:
+            state, damping = trial, damping / settings.damping_down
+        elif damping > 1e3:
+            break
+        else:
+            damping = max(damping, settings.damping / settings.damping_up) * settings.damping_up
+    return state, problem.normal(state, linear)

@@ -1,0 +1,1 @@
+"""gaptrain: the simulation-host side. It trains the gap model and exports the bundle that gapd loads."""

@@ -1,0 +1,268 @@
+"""The gap model: a causal network over the knots of a replayed window that predicts derivatives of the replay.
+
+The effect of column d (a parameter, or a coordinate of the initial state) on channel c at knot k is
+
+    J[k, c, d] = edge[c, d] * gain[c, d](theta, context) * shape[k, c, d](window, context, theta)
+
+`gain` is a log-linear fit made before training: it carries the orders of magnitude over which an effect
+changes within the bounds, so that the network only has to learn shapes of order one. `edge` is 0 or 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from mujoco import mjtJoint, mjtTrn
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gapd.errors import ConfigError
+from gapd.robot import ABSENT, Robot
+from gaptrain.dataset import LOG_RATIO
+
+Array = NDArray[np.float64]
+
+DILATIONS = (1, 2, 4, 8, 16)
+KERNEL = 3
+MODULATION = 64  # hidden width of the network that lets theta and context scale the trunk
+# Velocities at which a friction feature turns over, as shares of the velocity's spread in training.
+TURN_SHARES = (0.02, 0.2)
+# Above this many parameters the dense head no longer fits the size of a bundle.
+MAX_PARAMETERS = 64
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes and meaning of the arrays. Plain values only: it is stored in the checkpoint."""
+
+    knots: int
+    nv: int
+    nu: int
+    contexts: int
+    parameters: int
+    channels: int
+    hinge: tuple[int, ...]  # joint coordinates that are angles
+    actuated: tuple[int, ...]  # (nu,) joint coordinate an actuator acts on, or ABSENT
+    log_context: tuple[int, ...]  # columns of the context that enter by their logarithm
+    hidden: int
+
+    @property
+    def columns(self) -> int:
+        """D = P + 2 nv, columns of the derivatives."""
+        return self.parameters + 2 * self.nv
+
+    @classmethod
+    def of(cls, robot: Robot, hidden: int) -> Shape:
+        """Read off a robot; ConfigError where the model would not fit."""
+        model, layout = robot.model, robot.layout
+        if len(robot.parameters) > MAX_PARAMETERS:
+            raise ConfigError(
+                f"{len(robot.parameters)} free parameters: a gap model has at most {MAX_PARAMETERS} for now; "
+                "freeze those that matter least"
+            )
+        joint_kind = (mjtTrn.mjTRN_JOINT, mjtTrn.mjTRN_JOINTINPARENT)
+        acts_on_joint = np.isin(model.actuator_trntype, [int(k) for k in joint_kind])
+        driven = np.where(acts_on_joint, model.jnt_dofadr[model.actuator_trnid[:, 0]], ABSENT)
+        logarithmic = (
+            i for i, c in enumerate(robot.config.context) if c.low > 0 and c.high / c.low > LOG_RATIO
+        )
+        return cls(
+            knots=layout.knots,
+            nv=model.nv,
+            nu=model.nu,
+            contexts=len(robot.config.context),
+            parameters=len(robot.parameters),
+            channels=len(layout.channels),
+            hinge=tuple(np.flatnonzero(model.jnt_type == int(mjtJoint.mjJNT_HINGE)).tolist()),
+            actuated=tuple(driven.tolist()),
+            log_context=tuple(logarithmic),
+            hidden=hidden,
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """As numbers and lists, for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Shape:
+        """Inverse of `to_plain`."""
+        return cls(**plain)
+
+
+class Inputs(nn.Module):
+    """Turns raw inputs into normalised features; everything it needs is in the graph."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        nv, contexts, parameters = shape.nv, max(shape.contexts, 1), shape.parameters
+        joined = [a for a, joint in enumerate(shape.actuated) if joint != ABSENT]
+        self.register_buffer("joined", torch.tensor(joined, dtype=torch.long))
+        self.register_buffer("joint", torch.tensor([shape.actuated[a] for a in joined], dtype=torch.long))
+        self.register_buffer("hinge", torch.tensor(shape.hinge, dtype=torch.long))
+        self.register_buffer("log_context", _mask(shape.log_context, contexts))
+        self.register_buffer("time", torch.linspace(0, 1, shape.knots + 1)[None, :, None])
+        for name, size in (
+            ("state", 2 * nv + 2 * shape.nu), ("error", len(joined)), ("rate", nv + 2 * shape.nu),
+            ("context", contexts), ("theta", parameters),
+        ):  # fmt: skip
+            self.register_buffer(name + "_mean", torch.zeros(size))
+            self.register_buffer(name + "_scale", torch.ones(size))
+
+    @property
+    def width(self) -> int:
+        """Features per knot."""
+        return self.probe()[0].shape[-1]
+
+    @property
+    def settings(self) -> int:
+        """Size of what the modulation and the gain see: scaled theta, its curve, mean context."""
+        return self.probe()[1].shape[-1]
+
+    def probe(self) -> tuple[Tensor, Tensor]:
+        """Features of a window of zeros."""
+        s = self.shape
+        window = torch.zeros(1, s.knots + 1, 2 * s.nv + 2 * s.nu)
+        context = torch.ones(1, s.knots + 1, max(s.contexts, 1))
+        return self(window, context, torch.zeros(1, s.parameters))
+
+    def calibrate(self, window: Tensor, context: Tensor, z_min: Array, z_max: Array) -> None:
+        """Set means and scales from training windows (n, K+1, F), contexts and the bounds of z."""
+        for name, value in (("state", window), ("error", self._error(window)), ("rate", self._rate(window))):
+            flat = value.reshape(-1, value.shape[-1])
+            self._set(name, flat.mean(0), flat.std(0))
+        seen = self._log(context).reshape(-1, context.shape[-1])
+        self._set("context", seen.mean(0), seen.std(0))
+        low, high = torch.as_tensor(z_min).float(), torch.as_tensor(z_max).float()
+        self._set("theta", (low + high) / 2, (high - low) / 2)
+
+    def _set(self, name: str, mean: Tensor, scale: Tensor) -> None:
+        constant = scale < 1e-6 * (1 + mean.abs())  # an input that never changes must not be blown up
+        getattr(self, name + "_mean").copy_(mean)
+        getattr(self, name + "_scale").copy_(torch.where(constant, torch.ones_like(scale), scale))
+
+    def _normal(self, name: str, value: Tensor) -> Tensor:
+        return (value - getattr(self, name + "_mean")) / getattr(self, name + "_scale")
+
+    def _error(self, window: Tensor) -> Tensor:
+        """Command minus position of the joint it acts on: what a position servo sees."""
+        command = window[..., 2 * self.shape.nv : 2 * self.shape.nv + self.shape.nu]
+        return command.index_select(-1, self.joined) - window.index_select(-1, self.joint)
+
+    def _rate(self, window: Tensor) -> Tensor:
+        """Change since the knot before of velocity, command and force; zero at the first knot."""
+        moving = window[..., self.shape.nv :]
+        return functional.pad(moving[:, 1:] - moving[:, :-1], (0, 0, 1, 0))
+
+    def _log(self, context: Tensor) -> Tensor:
+        return torch.where(self.log_context, torch.log(context.clamp_min(1e-6)), context)
+
+    def forward(self, window: Tensor, context: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, K+1, width) and settings (B, settings) of raw inputs."""
+        nv, knots = self.shape.nv, self.shape.knots + 1
+        state = self._normal("state", window)
+        speed = window[..., nv : 2 * nv] / self.state_scale[nv : 2 * nv]
+        angle = window.index_select(-1, self.hinge)
+        known = self._normal("context", self._log(context))
+        scaled = self._normal("theta", theta)
+        parts = [state, self._normal("error", self._error(window)), self._normal("rate", self._rate(window))]
+        parts += [torch.sin(angle), torch.cos(angle), known]
+        parts += [torch.tanh(speed / turn) for turn in TURN_SHARES]
+        parts += [self.time.expand(window.shape[0], knots, 1), scaled[:, None].expand(-1, knots, -1)]
+        curve = torch.exp(1.5 * scaled.clamp(-2, 2) - 1.5)
+        return torch.cat(parts, -1), torch.cat([scaled, curve, known.mean(1)], -1)
+
+
+class Causal(nn.Module):
+    """Residual dilated convolution that sees only the past, scaled and shifted by the settings."""
+
+    def __init__(self, hidden: int, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.mix = nn.Linear(KERNEL * hidden, hidden)
+
+    def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """x (B, T, H) with scale and shift (B, H)."""
+        y = functional.silu(x * (1 + scale[:, None]) + shift[:, None])
+        # One product over shifted copies: on a CPU faster than a 1-D convolution over few knots.
+        past = functional.pad(y, (0, 0, (KERNEL - 1) * self.dilation, 0))
+        taps = [past[:, i * self.dilation : i * self.dilation + x.shape[1]] for i in range(KERNEL)]
+        out: Tensor = x + self.mix(torch.cat(taps, -1))
+        return out
+
+
+class GapModel(nn.Module):
+    """See the module's description. Inputs and outputs are those of gap.onnx."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        hidden, pairs = shape.hidden, shape.channels * shape.columns
+        self.inputs = Inputs(shape)
+        self.enter = nn.Linear(self.inputs.width, hidden)
+        self.blocks = nn.ModuleList(Causal(hidden, d) for d in DILATIONS)
+        self.modulation = nn.Sequential(
+            nn.Linear(self.inputs.settings, MODULATION),
+            nn.SiLU(),
+            nn.Linear(MODULATION, 2 * hidden * len(DILATIONS)),
+        )
+        self.head = nn.Linear(hidden, pairs)
+        self.spread = nn.Linear(hidden, shape.channels)
+        self.edge_logit = nn.Parameter(torch.full((shape.channels, shape.parameters), 2.0))
+        self.register_buffer("gain_weight", torch.zeros(self.inputs.settings, pairs))
+        self.register_buffer("gain_bias", torch.zeros(pairs))
+        self.register_buffer("gain_floor", torch.zeros(pairs))
+        nn.init.zeros_(self.head.bias)
+        for block in self.blocks:
+            nn.init.normal_(block.mix.weight, std=0.5 * (KERNEL * hidden) ** -0.5)  # type: ignore[union-attr, arg-type]
+
+    def gain(self, settings: Tensor) -> Tensor:
+        """Size (B, C, D) that effects have at these settings: fitted, never below the floor."""
+        fitted = torch.exp((settings @ self.gain_weight + self.gain_bias).clamp(-20, 20))
+        size = torch.sqrt(fitted**2 + self.gain_floor**2)
+        return size.reshape(-1, self.shape.channels, self.shape.columns)
+
+    def effects(self, window: Tensor, context: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Shapes (B, K, C, D), gain (B, C, D), log_spread (B, K, C)."""
+        features, settings = self.inputs(window, context, theta)
+        x = self.enter(features)
+        modulation = self.modulation(settings).reshape(-1, len(DILATIONS), 2, self.shape.hidden)
+        for i, block in enumerate(self.blocks):
+            x = block(x, modulation[:, i, 0], modulation[:, i, 1])
+        x = functional.silu(x[:, 1:])
+        shapes = self.head(x).reshape(-1, self.shape.knots, self.shape.channels, self.shape.columns)
+        # How far off the effects are must not bend what they are: no gradient into the trunk.
+        log_spread = self.spread(x.detach()).clamp(-8, 8)
+        return shapes, self.gain(settings), log_spread
+
+    def edges(self) -> Tensor:
+        """Hard edges (C, P): 1 or 0."""
+        return (self.edge_logit > 0).float()
+
+    def forward(
+        self, window: Tensor, context: Tensor, theta: Tensor, delta: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """gap, jacobian, x0_jacobian, log_spread, edge_probability. The gap is of first order in delta."""
+        shapes, gain, log_spread = self.effects(window, context, theta)
+        every = shapes * gain[:, None]
+        parameters = self.shape.parameters
+        jacobian = every[..., :parameters] * self.edges()
+        gap = (jacobian * delta[:, None, None]).sum(-1)
+        return gap, jacobian, every[..., parameters:], log_spread, torch.sigmoid(self.edge_logit).T
+
+
+def sample_edges(logit: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+    """Hard 0/1 edges with the gradient of the relaxed ones (straight-through Gumbel-sigmoid)."""
+    uniform = torch.rand(logit.shape, generator=generator).clamp(1e-6, 1 - 1e-6)
+    soft = torch.sigmoid((logit + torch.log(uniform) - torch.log1p(-uniform)) / temperature)
+    return (soft > 0.5).float() + soft - soft.detach()
+
+
+def _mask(columns: tuple[int, ...], size: int) -> Tensor:
+    mask = torch.zeros(size, dtype=torch.bool)
+    mask[list(columns)] = True
+    return mask

@@ -1,0 +1,197 @@
+"""Stand-in robots and training motions: batched simulation with hidden parameters and, if asked, hidden structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import mujoco
+import msgspec
+import numpy as np
+from mujoco import batch
+from numpy.typing import NDArray
+
+from gapd.config import decode_toml
+from gapd.robot import Robot
+from gapd.windows import Frames
+
+Array = NDArray[np.float64]
+
+# Time a stand-in moves before its recording starts, so that it begins on the trajectory and not at rest.
+WARM_UP_S = 0.3
+# Share of motions made of moves with pauses; the others are sums of sines.
+PAUSED_SHARE = 0.3
+SINES = 4
+
+
+class Excitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How training motions are commanded: `position` sends the reference, `tracking` a force from a PD law on it."""
+
+    home: tuple[float, ...]
+    amplitude: tuple[float, ...]
+    kind: Literal["position", "tracking"] = "position"
+    low_hz: float = 0.2
+    high_hz: float = 1.2
+    gain: float = 0.0
+    damping: float = 0.0
+
+
+class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """train.toml of a model: motions, amount of data, size of the network and of its training."""
+
+    excitation: Excitation
+    windows: int = 10240
+    held_out: int = 512
+    hidden: int = 256
+    epochs: int = 20
+    batch: int = 64
+    seed: int = 1
+
+
+def load_training(path: Path) -> Training:
+    """Read train.toml; ConfigError names file and key."""
+    return decode_toml(path, Training)
+
+
+@dataclass(frozen=True)
+class Motion:
+    """n simulated motions of T steps: state before each step, the command in it, and what the sensors then read."""
+
+    qpos: Array  # (n, T, nv)
+    qvel: Array  # (n, T, nv)
+    command: Array  # (n, T, nu)
+    measured: Array  # (n, T, C) without noise
+    failed: NDArray[np.bool_]  # (n,)
+
+
+# Takes simulations (n) in the middle of a motion and changes what the parameters cannot express.
+Structure = Callable[[batch.Batch], None]
+
+
+def references(excitation: Excitation, rng: np.random.Generator, n: int, steps: int, step_s: float) -> Array:
+    """Random reference motions (n, steps, nu) around home, within the amplitude."""
+    sines = _sines(excitation, rng, n, steps, step_s)
+    paused = _moves_with_pauses(rng, n, steps, step_s, len(excitation.home))
+    chosen = rng.random(n) < PAUSED_SHARE
+    shape = np.where(chosen[:, None, None], paused, sines)
+    return np.asarray(np.array(excitation.home) + np.array(excitation.amplitude) * shape)
+
+
+def _sines(excitation: Excitation, rng: np.random.Generator, n: int, steps: int, step_s: float) -> Array:
+    time = np.arange(steps) * step_s
+    size = (n, SINES, len(excitation.home))
+    hz = np.exp(rng.uniform(np.log(excitation.low_hz), np.log(excitation.high_hz), size))
+    share = rng.dirichlet(np.ones(SINES), (n, len(excitation.home))).swapaxes(1, 2)
+    phase = rng.uniform(0, 2 * np.pi, size)
+    angle = 2 * np.pi * hz[:, :, None] * time[:, None] + phase[:, :, None]
+    return np.asarray((share[:, :, None] * np.sin(angle)).sum(axis=1))
+
+
+def _moves_with_pauses(rng: np.random.Generator, n: int, steps: int, step_s: float, nu: int) -> Array:
+    """Minimum-jerk moves between random targets within +-1, with a pause after each."""
+    result = np.empty((n, steps, nu))
+    for row in range(n):
+        here, at = rng.uniform(-1, 1, nu), 0
+        while at < steps:
+            move, pause = (max(1, int(rng.uniform(*span) / step_s)) for span in ((0.3, 1.2), (0.05, 0.4)))
+            target = rng.uniform(-1, 1, nu)
+            s = np.linspace(0, 1, move)[:, None]
+            path = here + (target - here) * (10 * s**3 - 15 * s**4 + 6 * s**5)
+            piece = np.concatenate([path, np.repeat(target[None], pause, axis=0)])[: steps - at]
+            result[row, at : at + len(piece)] = piece
+            here, at = target, at + len(piece)
+    return result
+
+
+def simulate(
+    robot: Robot,
+    excitation: Excitation,
+    physical: Array,
+    reference: Array,
+    context: Array,
+    structure: Structure | None = None,
+    threads: int = 2,
+) -> Motion:
+    """Simulate n robots with parameters (n, P) and context (n, X) along reference motions (n, T, nu)."""
+    n, steps, _ = reference.shape
+    sims = batch.Batch(robot.model, n, threads)
+    for cells in robot.binding.cells:
+        field = sims.expand(cells.field).reshape(n, -1)
+        field[:, cells.flat] = robot.binding.values(cells, physical, context)
+    if robot.binding.needs_set_const:
+        sims.set_const()
+    data = mujoco.MjData(robot.model)
+    rest = np.empty(mujoco.mj_stateSize(robot.model, mujoco.mjtState.mjSTATE_INTEGRATION))
+    mujoco.mj_getState(robot.model, data, rest, mujoco.mjtState.mjSTATE_INTEGRATION)
+    sims.state[:] = rest
+    qpos, qvel, ctrl = sims.bind("qpos"), sims.bind("qvel"), sims.bind("ctrl")
+    sensors = sims.bind("sensordata")
+    joints = robot.model.jnt_dofadr[robot.model.actuator_trnid[: reference.shape[2], 0]]
+    qpos[:, joints] = reference[:, 0]
+    nv, nu, c = robot.model.nv, robot.model.nu, len(robot.layout.channels)
+    out = Motion(
+        np.empty((n, steps, nv)), np.empty((n, steps, nv)), np.empty((n, steps, nu)), np.empty((n, steps, c)),
+        np.zeros(n, bool),
+    )  # fmt: skip
+    for step in range(steps):
+        out.qpos[:, step], out.qvel[:, step] = qpos, qvel
+        ctrl[:] = 0.0
+        ctrl[:, : len(joints)] = _command(excitation, reference, step, qpos[:, joints], qvel[:, joints], robot)
+        out.command[:, step] = ctrl
+        if structure is not None:
+            structure(sims)
+        sims.step()
+        out.measured[:, step] = sensors[:, robot.layout.sensor]
+    out.failed[:] = sims.warning[:, :, 1].sum(axis=1) > 0
+    return out
+
+
+def _command(excitation: Excitation, reference: Array, step: int, qpos: Array, qvel: Array, robot: Robot) -> Array:
+    if excitation.kind == "position":
+        return np.asarray(reference[:, step])
+    following = reference[:, min(step + 1, reference.shape[1] - 1)]
+    wanted = (following - reference[:, step]) / robot.layout.step_s
+    return np.asarray(excitation.gain * (reference[:, step] - qpos) + excitation.damping * (wanted - qvel))
+
+
+def record(
+    robot: Robot,
+    excitation: Excitation,
+    physical: Array,
+    seconds: float,
+    seed: int,
+    context: Array | None = None,
+    structure: Structure | None = None,
+    noise: Array | None = None,
+) -> Frames:
+    """A recording of a stand-in robot with hidden parameters (P,): one frame per simulation step, channel noise (C,) added."""
+    rng = np.random.default_rng(seed)
+    step_s = robot.layout.step_s
+    warm_up, steps = round(WARM_UP_S / step_s), round(seconds / step_s)
+    reference = references(excitation, rng, 1, warm_up + steps + 1, step_s)
+    known = robot.context_nominal if context is None else context
+    motion = simulate(robot, excitation, physical[None], reference, known[None], structure, threads=1)
+    measured = motion.measured[0, warm_up:]
+    sd = robot.layout.noise if noise is None else noise
+    return Frames(
+        timestamp=np.arange(len(measured)) * step_s,
+        measured=measured + rng.normal(size=measured.shape) * sd,
+        command=motion.command[0, warm_up:],
+        context=np.repeat(known[None], len(measured), axis=0),
+        name=f"{robot.config.robot} simulated, seed {seed}",
+    )
+
+
+def load_dependent_friction(robot: Robot, joint: str, share: float) -> Structure:
+    """Hidden structure: frictionloss of the joint grows by `share` of the absolute actuator torque on it."""
+    dof = int(robot.model.joint(joint).dofadr[0])
+    base: dict[int, Array] = {}
+
+    def apply(sims: batch.Batch) -> None:
+        friction = sims.expand("dof_frictionloss")
+        start = base.setdefault(id(sims), friction[:, dof].copy())
+        friction[:, dof] = start + share * np.abs(sims.bind("qfrc_actuator")[:, dof])
+
+    return apply
