@@ -42,7 +42,7 @@ class Channel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A known input; `nominal` holds where no frame says otherwise, min .. max is the range the network is trained on."""
+    """A known input; `nominal` holds where no frame says otherwise, min .. max is the range of training."""
 
     name: str
     nominal: float
@@ -126,26 +126,27 @@ def load_config(path: Path) -> Config:
 
 
 def _check(path: Path, config: Config) -> None:
-    def refuse(key: str, value: object, remedy: str) -> None:
-        raise ConfigError(f"{path}: {key} = {value!r}: {remedy}")
-
+    """Refuse what the types cannot: values that make no sense together."""
     if config.timing.knot_s <= 0:
-        refuse("timing.knot_s", config.timing.knot_s, "must be a positive time in seconds")
+        _refuse(path, "timing.knot_s", config.timing.knot_s, "must be a positive time in seconds")
     if config.timing.knots < 2:
-        refuse("timing.knots", config.timing.knots, "a window needs at least 2 knots")
+        _refuse(path, "timing.knots", config.timing.knots, "a window needs at least 2 knots")
     if not config.channel:
-        refuse("channel", [], "declare at least one [[channel]]")
+        _refuse(path, "channel", [], "declare at least one [[channel]]")
     for channel in config.channel:
         if not channel.noise > 0:
-            refuse(f"channel {channel.name} noise", channel.noise, "must be a positive standard deviation")
-    known_channels, known_context = set(config.channel_names), set(config.context_names)
-    for name in config.log.channels:
-        if name not in known_channels:
-            refuse("log.channels", name, f"no such [[channel]]{nearest(name, known_channels)}")
-    declared = [*config.log.context, *(n for rule in config.log.per_file for n in rule.context)]
-    for name in declared:
-        if name not in known_context:
-            refuse("log context", name, f"no such [[context]]{nearest(name, known_context)}")
+            _refuse(path, f"channel {channel.name} noise", channel.noise, "must be a positive standard deviation")
+    log = config.log
+    for name in log.channels:
+        if name not in config.channel_names:
+            _refuse(path, "log.channels", name, f"no such [[channel]]{nearest(name, config.channel_names)}")
+    for name in (*log.context, *(n for rule in log.per_file for n in rule.context)):
+        if name not in config.context_names:
+            _refuse(path, "log context", name, f"no such [[context]]{nearest(name, config.context_names)}")
+
+
+def _refuse(path: Path, key: str, value: object, remedy: str) -> None:
+    raise ConfigError(f"{path}: {key} = {value!r}: {remedy}")
 
 
 def decode_toml(path: Path, kind: type[T], extra: list[Path] | None = None) -> T:

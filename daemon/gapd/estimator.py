@@ -23,13 +23,16 @@ class Settings:
     damping: float = 1e-2  # Levenberg, relative to the diagonal
     damping_down: float = 5.0
     damping_up: float = 8.0
+    least_damping: float = 1e-4  # from which a refused step starts
+    resting: float = 1e-4  # scaled step below which a descent rests
     secant_memory: float = 0.7  # share of the secant correction that survives a new linearisation
     slow: float = 0.9  # the learned phase ends when a step leaves more than this share of the cost
     patience: int = 2
-    max_chords: int = 8
+    max_chords: int = 12
     max_linearisations: int = 4
     chord_tolerance: float = 0.1  # chord steps end below this many standard deviations
-    relinearise: float = 0.2  # a finish that moved a parameter this far (scaled) takes new derivatives
+    relinearise: float = 0.5  # a finish that moved a parameter this far (scaled) takes new derivatives
+    exact_x0: bool = True  # whether the finish takes exact derivatives of the initial states too
     weak_directions: int = 0  # 0: exact derivatives along all parameters; else along the weakest ones
 
 
@@ -41,16 +44,14 @@ class State:
     dx0: Array  # (W, 2 nv) correction of the measured initial states
     rollouts: Rollouts
     gap: Array  # (W, K, C)
-    cost: float
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One entry of the trace: rollouts used so far, the point, its cost."""
+    """One kept point of the trace: rollouts used so far, the scaled parameters (P,)."""
 
     rollouts: int
     z: Array
-    cost: float
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,20 @@ class Problem:
         rollouts = self.exact.replay.run(
             windows, robot.parameters.to_physical(z), windows.qpos0 + dx0[:, :nv], windows.qvel0 + dx0[:, nv:], force
         )  # fmt: skip
-        g = gap(windows, rollouts, robot.layout.noise)
-        cost = float(np.sum(residuals(g, self.weight) ** 2) + np.sum((dx0 / windows.x0_sd) ** 2))
-        cost += float(np.sum(((z - self.prior_mean) / self.prior_sd) ** 2))
-        state = State(z, dx0, rollouts, g, np.inf if rollouts.failed.any() else cost)
-        self.trace.append(Progress(self.used, z, state.cost))
-        return state
+        return State(z, dx0, rollouts, gap(windows, rollouts, robot.layout.noise))
 
-    def again(self, state: State) -> State:
-        """The same point under this problem's weights."""
-        return self.evaluate(state.z, state.dx0)
+    def cost(self, state: State, weight: Array | None = None) -> float:
+        """Squared residuals with their weights (C,), plus what the initial states and the prior pay."""
+        if state.rollouts.failed.any():
+            return np.inf
+        squared = np.sum(residuals(state.gap, self.weight if weight is None else weight) ** 2)
+        paid = np.sum((state.dx0 / self.windows.x0_sd) ** 2)
+        return float(squared + paid + np.sum(((state.z - self.prior_mean) / self.prior_sd) ** 2))
+
+    def keep(self, state: State) -> State:
+        """Note a kept point in the trace."""
+        self.trace.append(Progress(self.used, state.z))
+        return state
 
     def effect(self, state: State, force: Array) -> Array:
         """Change of the state's prediction (W, K, C), in channel noise, under a force (W, N+1, nv) at the joints."""
@@ -121,9 +126,10 @@ class Problem:
             state.rollouts,
         )  # fmt: skip
 
-    def normal(self, state: State, linear: Linearisation) -> Normal:
+    def normal(self, state: State, linear: Linearisation, weight: Array | None = None) -> Normal:
         """Per-window normal equations at the state."""
-        return normal_equations(state.gap, linear, self.weight, state.dx0, self.windows.x0_sd)
+        weight = self.weight if weight is None else weight
+        return normal_equations(state.gap, linear, weight, state.dx0, self.windows.x0_sd)
 
     def totals(self, state: State, normal: Normal) -> tuple[Array, Array]:
         """Information (P, P) and score (P,) of all windows and the prior."""
@@ -143,12 +149,12 @@ class Problem:
 
     def move(self, state: State, normal: Normal, step: Array) -> State:
         """Replay after a parameter step, with the initial states moved along."""
-        return self.evaluate(state.z + step, state.dx0 + normal.x0_step(residuals(state.gap, self.weight), step))
+        return self.evaluate(state.z + step, state.dx0 + normal.x0_step(step))
 
 
 def start(problem: Problem, z: Array) -> State:
     """First replay, from the measured initial states."""
-    return problem.evaluate(z, np.zeros((len(problem.windows), 2 * problem.windows.qpos0.shape[1])))
+    return problem.keep(problem.evaluate(z, np.zeros((len(problem.windows), problem.windows.x0_sd.shape[1]))))
 
 
 def settle(problem: Problem, state: State, source: JacobianSource, rounds: int = 2) -> State:
@@ -156,7 +162,7 @@ def settle(problem: Problem, state: State, source: JacobianSource, rounds: int =
     still = np.zeros(len(state.z))
     for _ in range(rounds):
         trial = problem.move(state, problem.normal(state, source.linearise(problem.point(state))), still)
-        if trial.cost >= state.cost:
+        if problem.cost(trial) >= problem.cost(state):
             break
         state = trial
     return state
@@ -171,24 +177,35 @@ def descend(problem: Problem, state: State, source: JacobianSource, settings: Se
     damping, slow = settings.damping, 0
     linear = source.linearise(problem.point(state))
     for _ in range(settings.max_steps):
-        normal = problem.normal(state, linear)
+        weight = emphasis(problem, state)
+        normal = problem.normal(state, linear, weight)
         step = problem.step(state, normal, damping)
-        length2 = float(step @ step)
-        if length2 < 1e-16:
+        if float(step @ step) < settings.resting**2:
             break
         trial = problem.move(state, normal, step)
-        learnt = _secant(linear, state, trial, step) if secant and np.isfinite(trial.cost) else linear
-        if trial.cost < state.cost:
-            slow = slow + 1 if trial.cost > settings.slow * state.cost else 0
+        cost, trial_cost = problem.cost(state, weight), problem.cost(trial, weight)
+        learnt = _secant(linear, state, trial, step) if secant and np.isfinite(trial_cost) else linear
+        slow = slow + 1 if trial_cost > settings.slow * cost else 0
+        if trial_cost < cost:
             fresh = source.linearise(problem.point(trial))
             carried = settings.secant_memory * (learnt.jacobian - fresh.jacobian) if secant else 0.0
             linear = replace(fresh, jacobian=fresh.jacobian + carried)
-            state, damping = trial, damping / settings.damping_down
+            state, damping = problem.keep(trial), damping / settings.damping_down
         else:
-            slow, linear, damping = slow + 1, learnt, damping * settings.damping_up
+            linear, damping = learnt, max(damping, settings.least_damping) * settings.damping_up
         if slow >= settings.patience:
             break
     return state
+
+
+def emphasis(problem: Problem, state: State) -> Array:
+    """Weights (C,) while a fit is far away: a channel whose gap is r floors counts 1/sqrt(r).
+
+    The fit then lowers the sum of the channels' RMS gaps and not of their squares, so that one channel that
+    is off by a thousand floors does not hide what the other channels say. At one floor it makes no difference.
+    """
+    squared = np.nanmean((state.gap * problem.weight) ** 2, axis=(0, 1), where=np.isfinite(state.gap))
+    return np.asarray(problem.weight / np.maximum(np.nan_to_num(squared, nan=1.0), 1.0) ** 0.25)
 
 
 def _secant(linear: Linearisation, before: State, after: State, step: Array) -> Linearisation:
@@ -201,13 +218,12 @@ def _secant(linear: Linearisation, before: State, after: State, step: Array) -> 
 
 def finish(problem: Problem, state: State, source: JacobianSource | None, settings: Settings) -> Fit:
     """Exact derivatives, then chord steps with them until the point rests. They are taken anew if it moved far."""
-    for _ in range(settings.max_linearisations):
-        linear = _exact(problem, state, source, settings)
-        at = state.z
+    taken = 0
+    while True:
+        linear, at, taken = _exact(problem, state, source, settings), state.z, taken + 1
         state, normal = chords(problem, state, linear, settings)
-        if np.max(np.abs(state.z - at)) < settings.relinearise:
-            break
-    return Fit(state, linear, normal)
+        if np.max(np.abs(state.z - at)) < settings.relinearise or taken == settings.max_linearisations:
+            return Fit(state, linear, normal)
 
 
 def _exact(problem: Problem, state: State, source: JacobianSource | None, settings: Settings) -> Linearisation:
@@ -216,8 +232,10 @@ def _exact(problem: Problem, state: State, source: JacobianSource | None, settin
     if source is None:
         return problem.exact.linearise(point)
     learned = source.linearise(point)
+    if settings.exact_x0:
+        learned = replace(learned, x0_jacobian=problem.exact.initial_state(point))
     if not settings.weak_directions:
-        return Linearisation(problem.exact.parameters(point), learned.x0_jacobian)
+        return replace(learned, jacobian=problem.exact.parameters(point))
     information, _ = problem.totals(state, problem.normal(state, learned))
     weak = np.linalg.eigh(information)[1][:, : settings.weak_directions]
     difference = problem.exact.parameters(point, weak) - learned.jacobian @ weak
@@ -234,10 +252,8 @@ def chords(problem: Problem, state: State, linear: Linearisation, settings: Sett
         if float(step @ information @ step) < settings.chord_tolerance**2:
             break
         trial = problem.move(state, normal, step)
-        if trial.cost < state.cost:
-            state, damping = trial, damping / settings.damping_down
-        elif damping > 1e3:
-            break
+        if problem.cost(trial) < problem.cost(state):
+            state, damping = problem.keep(trial), damping / settings.damping_down
         else:
-            damping = max(damping, settings.damping / settings.damping_up) * settings.damping_up
+            damping = max(damping, settings.least_damping) * settings.damping_up
     return state, problem.normal(state, linear)

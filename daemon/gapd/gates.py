@@ -84,14 +84,15 @@ def usable_starts(frames: Frames, robot: Robot) -> list[Run]:
     edges = _breaks(frames.timestamp)
     present = _present(frames)
     length = robot.config.timing.window_s
-    per_window = length / max(_period(frames.timestamp), 1e-9)
+    period = _period(frames.timestamp)
+    per_window = length / max(period, 1e-9)
     runs, lost_row = [], -np.inf
     for first, end in itertools.pairwise(edges):
         left = first + (EDGE_FRAMES if first > 0 else 0)
         right = end - (EDGE_FRAMES if end < len(frames) else 0)
         part = _rows(frames, slice(left, max(left, right)))
         starts = np.empty(0)
-        if len(part) >= 2:
+        if len(part) >= 2 and period <= length:
             starts = window_starts(part, robot.layout, robot.config.timing.command_offset_s)
         gates = judge(part, starts, robot, present)
         row = left if not len(starts) else left + int(np.searchsorted(part.timestamp, starts[-1] + length))
@@ -99,7 +100,7 @@ def usable_starts(frames: Frames, robot: Robot) -> list[Run]:
             gates.append(_order_gate(frames, end, float(frames.timestamp[min(row, end - 1)])))
             lost_row = row
         elif end == len(frames) and not gates and len(edges) == 2:
-            gates.append(_too_short(frames, length))
+            gates.append(_no_window(frames, length, period))
         runs.append(Run(part, np.array([gate.start_s for gate in gates]), tuple(gates)))
     return runs
 
@@ -166,7 +167,8 @@ class _Bench:
     def _order(self, rows: slice, start: float) -> Gate | None:
         if self.increasing:
             return None
-        near = slice(max(rows.start - EDGE_FRAMES, 0), rows.stop + EDGE_FRAMES)
+        # The frames just outside are interpolated with, so their own neighbours count too.
+        near = slice(max(rows.start - EDGE_FRAMES - 1, 0), rows.stop + EDGE_FRAMES + 1)
         steps = np.diff(self.frames.timestamp[near])
         bad = np.flatnonzero(~(steps > 0))
         return _order_gate(self.frames, near.start + int(bad[0]) + 1, start) if len(bad) else None
@@ -317,9 +319,11 @@ def _order_gate(frames: Frames, row: int, start: float) -> Gate:
     )
 
 
-def _too_short(frames: Frames, length: float) -> Gate:
-    lasts = float(frames.timestamp[-1] - frames.timestamp[0]) if len(frames) else 0.0
+def _no_window(frames: Frames, length: float, period: float) -> Gate:
     start = float(frames.timestamp[0]) if len(frames) else 0.0
-    return Gate(
-        "missing", start, "", lasts, f"{lasts:.3g} s recorded, a window lasts {length:g} s", "record longer"
-    )
+    lasts = float(frames.timestamp[-1]) - start if len(frames) else 0.0
+    if period > length:
+        reason, remedy = f"a frame each {period:.3g} s", "give timestamps in seconds, or record faster"
+    else:
+        reason, remedy = f"{lasts:.3g} s recorded", "record longer"
+    return Gate("missing", start, "", lasts, f"{reason}, a window lasts {length:g} s", remedy)

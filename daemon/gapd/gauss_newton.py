@@ -13,6 +13,8 @@ Array = NDArray[np.float64]
 
 # Scaled parameters (logarithms) move at most this much in a step: a factor of two.
 STEP_LIMIT = 0.7
+# Projected Newton steps at most; a handful suffices for tens of parameters.
+PROJECTIONS = 50
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,11 @@ class Normal:
     x0_gain: Array  # (W, 2 nv, K C): initial-state step per residual
     x0_pull: Array  # (W, 2 nv): initial-state step towards its measurement
     jacobian: Array  # (W, K C, P), rows of absent measurements zero
+    residual: Array  # (W, K C)
 
-    def x0_step(self, residual: Array, step: Array) -> Array:
-        """Initial-state step (W, 2 nv) that goes with the parameter step (P,) for residuals (W, K C)."""
-        left = residual - self.jacobian @ step
+    def x0_step(self, step: Array) -> Array:
+        """Initial-state step (W, 2 nv) that goes with the parameter step (P,)."""
+        left = self.residual - self.jacobian @ step
         return np.asarray((self.x0_gain @ left[..., None])[..., 0] - self.x0_pull)
 
 
@@ -62,24 +65,38 @@ def normal_equations(gap: Array, linear: Linearisation, weight: Array, dx0: Arra
     seen = residual - (x0 @ (gain @ residual[..., None] - pull[..., None]))[..., 0]
     information = jacobian.transpose(0, 2, 1) @ jacobian - cross.transpose(0, 2, 1) @ (gain @ jacobian)
     score = (jacobian.transpose(0, 2, 1) @ seen[..., None])[..., 0]
-    return Normal(information, score, gain * x0_sd[..., None], pull * x0_sd, jacobian)
+    return Normal(information, score, gain * x0_sd[..., None], pull * x0_sd, jacobian, residual)
 
 
 def damped_step(information: Array, score: Array, damping: float, lower: Array, upper: Array) -> Array:
-    """Levenberg step (P,) within [lower, upper] (P,), both relative to the current point.
+    """Levenberg step (P,): the minimum of the damped quadratic model in a box.
 
-    A parameter that sits on a bound and is pushed outwards leaves the system, so that the others do
-    not lean on a move that cannot happen.
+    The box is [lower, upper] (P,), relative to the current point, cut at +-STEP_LIMIT. Parameters on its
+    faces are found by projected Newton steps (Bertsekas 1982): clipping the free minimum instead would leave
+    the others where they only made sense together with the part that was cut off.
     """
-    free = np.ones(len(score), bool)
+    diagonal = np.maximum(np.diag(information), 1e-12)
+    system = information + np.diag(damping * diagonal + 1e-12)
+    lower, upper = np.maximum(lower, -STEP_LIMIT), np.minimum(upper, STEP_LIMIT)
     step = np.zeros(len(score))
-    for _ in range(len(score)):
-        system = information[np.ix_(free, free)]
-        diagonal = np.maximum(np.diag(system), 1e-12)
-        step[:] = 0.0
-        step[free] = np.linalg.solve(system + np.diag(damping * diagonal + 1e-12), score[free])
-        stuck = free & (((step > 0) & (upper <= 0)) | ((step < 0) & (lower >= 0)))
-        if not stuck.any():
+    for _ in range(PROJECTIONS):
+        slope = system @ step - score
+        pinned = ((step <= lower) & (slope > 0)) | ((step >= upper) & (slope < 0))
+        free = ~pinned
+        goal = step.copy()
+        goal[free] -= np.linalg.solve(system[np.ix_(free, free)], slope[free])
+        moved = _search(system, score, step, goal, lower, upper)
+        if np.allclose(moved, step, rtol=0, atol=1e-12):
             break
-        free &= ~stuck
-    return np.clip(np.clip(step, -STEP_LIMIT, STEP_LIMIT), lower, upper)
+        step = moved
+    return step
+
+
+def _search(system: Array, score: Array, step: Array, goal: Array, lower: Array, upper: Array) -> Array:
+    """Point on the projected way from step to goal that lowers the quadratic; the step itself if none does."""
+    value = step @ (system @ step) / 2 - score @ step
+    for share in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01):
+        trial = np.clip(step + share * (goal - step), lower, upper)
+        if trial @ (system @ trial) / 2 - score @ trial < value:
+            return np.asarray(trial)
+    return step

@@ -58,13 +58,19 @@ def identify(
     space, exact = replay.robot.parameters, FiniteDifference(replay)
     learned = learned if len(space) >= LEARNED_FROM else None
     first = replay.rollouts
-    problem = Problem(exact, windows, before, PRIOR_SHARE * (space.z_max - space.z_min), np.ones(len(replay.robot.layout.noise)))
+    problem = Problem(
+        exact,
+        windows,
+        before,
+        PRIOR_SHARE * (space.z_max - space.z_min),
+        np.ones(len(replay.robot.layout.noise)),
+    )
     state = descend(problem, start(problem, before), learned or exact, settings)
     fit = finish(problem, state, learned, settings)
     weight = _weight(fit.state.gap)
     if weight.min() < 1.0:
         problem = replace(problem, weight=weight)
-        fit = finish(problem, descend(problem, problem.again(fit.state), learned or exact, settings), learned, settings)
+        fit = finish(problem, descend(problem, fit.state, learned or exact, settings), learned, settings)
     uncertainty = _assess(problem, fit, replay)
     unknown = np.array([s == "unidentifiable" for s in uncertainty.status])
     if unknown.any():
@@ -77,7 +83,14 @@ def identify(
         with_nuisance = refit(problem, fit, found, settings) if found else with_nuisance
     survives = surviving(before, fit.state.z, with_nuisance, uncertainty.sd)
     return Identification(
-        before, fit, uncertainty, weight, tuple(found), with_nuisance, survives, tuple(problem.trace),
+        before,
+        fit,
+        uncertainty,
+        weight,
+        tuple(found),
+        with_nuisance,
+        survives,
+        tuple(problem.trace),
         replay.rollouts - first,
     )
 

@@ -69,7 +69,7 @@ class FiniteDifference:
             directions = np.eye(len(space))
         columns = []
         for direction in directions.T:
-            length = STEP_Z / np.linalg.norm(direction)
+            length = STEP_Z / float(np.linalg.norm(direction))
             inside = np.all(point.z + length * direction <= space.z_max)
             step = length if inside else -length
             physical = space.to_physical(point.z + step * direction)

@@ -42,16 +42,25 @@ def refit(problem: Problem, fit: Fit, found: list[Finding], settings: Settings) 
         held = np.concatenate([problem.held, np.zeros(len(found), bool)])
         free = np.where(held, 0.0, np.inf)
         lower, upper = -free, free.copy()
-        lower[:p], upper[:p] = np.maximum(lower[:p], space.z_min - state.z), np.minimum(upper[:p], space.z_max - state.z)
+        lower[:p], upper[:p] = (
+            np.maximum(lower[:p], space.z_min - state.z),
+            np.minimum(upper[:p], space.z_max - state.z),
+        )
         step = damped_step(information, score, damping, lower, upper)
         applied = _total_force(chosen, coefficient + step[p:])
-        dx0 = state.dx0 + normal.x0_step(residuals(state.gap, problem.weight), step)
+        dx0 = state.dx0 + normal.x0_step(step)
         trial = problem.evaluate(state.z + step[:p], dx0, applied)
-        if trial.cost >= state.cost:
+        cost, trial_cost = problem.cost(state), problem.cost(trial)
+        if trial_cost >= cost:
             damping *= settings.damping_up
             continue
-        small = trial.cost > 0.999 * state.cost
-        state, coefficient, force, damping = trial, coefficient + step[p:], applied, damping / settings.damping_down
+        small = trial_cost > 0.999 * cost
+        state, coefficient, force, damping = (
+            trial,
+            coefficient + step[p:],
+            applied,
+            damping / settings.damping_down,
+        )
         if small:
             break
         chosen = _chosen(problem, state, found)

@@ -166,7 +166,8 @@ class _Cells:
     @property
     def needs_set_const(self) -> bool:
         """Whether mj_setConst derives constants from the field."""
-        return self.field in mujoco.MjModel._setconst_inputs or self.field.startswith("opt.")
+        fields = mujoco.MjModel._setconst_inputs  # noqa: SLF001  the only place MuJoCo lists them
+        return self.field in fields or self.field.startswith("opt.")
 
 
 class Binding:
@@ -183,7 +184,7 @@ class Binding:
             for target in parameter.targets:
                 flat = _flat_index(model, parameter.name, target)
                 other = writer.setdefault((target.field, flat), parameter.name)
-                if other != parameter.name:
+                if other != parameter.name or (target.field, flat) in seen:
                     raise ConfigError(
                         f"parameters {other} and {parameter.name} both write {target.field} of {target.element}; "
                         "make them one parameter with two targets, or freeze and remove one"
@@ -247,8 +248,6 @@ def _flat_index(model: mujoco.MjModel, parameter: str, target: Target) -> int:
     row = 0
     if not target.field.startswith("opt."):
         row = _row(model, parameter, target)
-        if target.field.startswith("dof_") or target.field in _JOINT_COORDINATES:
-            return row + target.index if inner == 1 else row * inner + target.index
     else:
         inner = array.size
     if not 0 <= target.index < inner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import mujoco
@@ -128,7 +129,7 @@ def _constant_context(context: Array, used: tuple[int, ...]) -> list[tuple[int, 
         return [(0, steps)]
     changed = np.flatnonzero((np.diff(context[:, :, list(used)], axis=1) != 0).any(axis=(0, 2))) + 1
     edges = [0, *changed.tolist(), steps]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))
 
 
 def gap(windows: Windows, rollouts: Rollouts, noise: Array) -> Array:

@@ -93,16 +93,15 @@ def _layout(config: Config, model: mujoco.MjModel) -> Layout:
     timing, step = config.timing, float(model.opt.timestep)
     substeps = round(timing.knot_s / step)
     if substeps < 1 or abs(substeps * step - timing.knot_s) > 1e-9:
+        wanted = max(substeps, 1) * step
         raise ConfigError(
-            f"timing.knot_s = {timing.knot_s}: not a multiple of the model's timestep {step}; use {max(substeps, 1) * step:g}"
+            f"timing.knot_s = {timing.knot_s}: not a multiple of the model's timestep {step}; use {wanted:g}"
         )
     _require_scalar_joints(model)
     sensors = [_sensor(model, c.name, c.sensor_name) for c in config.channel]
     kinds = [int(model.sensor_type[s]) for s in sensors]
     joint_of = np.array([_joint_of(model, s) for s in sensors], np.intp)
-    found = {
-        kind: np.full(model.nv, ABSENT, np.intp) for kind in ("position", "velocity", "effort")
-    }
+    found = {kind: np.full(model.nv, ABSENT, np.intp) for kind in ("position", "velocity", "effort")}
     by_type = {
         int(mujoco.mjtSensor.mjSENS_JOINTPOS): "position",
         int(mujoco.mjtSensor.mjSENS_JOINTVEL): "velocity",
@@ -135,17 +134,22 @@ def _layout(config: Config, model: mujoco.MjModel) -> Layout:
 
 def _require_scalar_joints(model: mujoco.MjModel) -> None:
     if model.nq != model.nv:
-        raise ConfigError(f"model has {model.nq - model.nv} free or ball joints; only hinge and slide joints are supported")
+        raise ConfigError(
+            f"model has {model.nq - model.nv} free or ball joints; only hinge and slide joints are supported"
+        )
 
 
 def _sensor(model: mujoco.MjModel, channel: str, name: str) -> int:
     number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SENSOR, name)
     if number < 0:
         known = [mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_SENSOR, i) for i in range(model.nsensor)]
-        raise ConfigError(f"channel {channel}: sensor '{name}' is not in the model{nearest(name, [k for k in known if k])}")
+        raise ConfigError(
+            f"channel {channel}: sensor '{name}' is not in the model{nearest(name, [k for k in known if k])}"
+        )
     if model.sensor_dim[number] != 1:
-        raise ConfigError(f"channel {channel}: sensor '{name}' has {model.sensor_dim[number]} values; a channel is scalar")
-    return number
+        size = int(model.sensor_dim[number])
+        raise ConfigError(f"channel {channel}: sensor '{name}' has {size} values; a channel is scalar")
+    return int(number)
 
 
 def _joint_of(model: mujoco.MjModel, sensor: int) -> int:

@@ -64,7 +64,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Finding:
-    """A hypothesis that holds: `share` of the remaining squared gap it explains, `z` its coefficient over its deviation."""
+    """A hypothesis that holds: `share` of the remaining squared gap it explains, `z` coefficient over deviation."""
 
     regressor: str
     joint: str
@@ -78,10 +78,9 @@ class Finding:
     def sentence(self) -> str:
         """One line for the journal."""
         unit = f" {self.unit}" if self.unit else ""
-        return (
-            f"{self.joint}: {_MEANING[self.regressor][1]}: {self.regressor} {self.coefficient:.3g} ± "
-            f"{self.coefficient_sd:.2g}{unit} explains {100 * self.share:.0f} % of the remaining squared gap (z {self.z:.0f})"
-        )
+        size = f"{self.coefficient:.3g} ± {self.coefficient_sd:.2g}{unit}"
+        explains = f"explains {100 * self.share:.0f} % of the remaining squared gap (z {self.z:.0f})"
+        return f"{self.joint}: {_MEANING[self.regressor][1]}: {self.regressor} {size} {explains}"
 
 
 def hypotheses(layout: Layout, windows: Windows, features: Array, actuator_joint: NDArray[np.intp]) -> list[Hypothesis]:
@@ -134,42 +133,36 @@ def judge(tested: Sequence[Hypothesis], normal: Normal, prior_sd: Array, remaini
 
     normal holds P parameters and then one column per hypothesis; remaining is the squared weighted gap.
     """
-    parameters = len(prior_sd)
     chosen: list[int] = []
     found: list[Finding] = []
     while len(chosen) < len(tested):
-        best: Finding | None = None
-        for index in set(range(len(tested))) - set(chosen):
-            candidate = _try(tested[index], normal, prior_sd, [*chosen, index], remaining, parameters)
-            if abs(candidate.z) >= MIN_Z and candidate.share >= MIN_SHARE and (best is None or candidate.share > best.share):
-                best, best_index = candidate, index
-        if best is None:
+        rest = [i for i in range(len(tested)) if i not in chosen]
+        tries = {i: _try(tested[i], normal, prior_sd, [*chosen, i], remaining) for i in rest}
+        holding = [i for i in rest if abs(tries[i].z) >= MIN_Z and tries[i].share >= MIN_SHARE]
+        if not holding:
             break
-        chosen.append(best_index)
-        found.append(best)
+        best = max(holding, key=lambda i: tries[i].share)
+        chosen.append(best)
+        found.append(tries[best])
     return found
 
 
-def _try(
-    hypothesis: Hypothesis, normal: Normal, prior_sd: Array, columns: list[int], remaining: float, parameters: int
-) -> Finding:
+def _try(hypothesis: Hypothesis, normal: Normal, prior_sd: Array, columns: list[int], remaining: float) -> Finding:
+    """The last of the columns as one more unknown, beside all parameters and the other columns."""
+    parameters = len(prior_sd)
     keep = [*range(parameters), *(parameters + c for c in columns)]
-    information = normal.information[:, keep][:, :, keep]
-    score = normal.score[:, keep]
+    information, score = normal.information[:, keep][:, :, keep], normal.score[:, keep]
     total = information.sum(axis=0)
     total[range(parameters), range(parameters)] += 1.0 / prior_sd**2
-    total[range(parameters, len(keep)), range(parameters, len(keep))] *= 1.0 + 1e-9
-    inverse = np.linalg.inv(total)
+    inverse = np.linalg.inv(total + 1e-9 * np.diag(np.diag(total)))
     step = inverse @ score.sum(axis=0)
-    # Scores at the joint optimum: what each window still pulls at after the step.
-    left = score - information @ step
-    variance = float((inverse * np.sqrt(np.outer(*[inflation(information, left, inverse)[0]] * 2)))[-1, -1])
-    explained = float(step[-1] ** 2 / inverse[-1, -1])
-    sd = float(np.sqrt(variance))
+    left = score - information @ step  # what each window still pulls at after the step
+    sd = float(np.sqrt(inflation(information, left, inverse)[0][-1] * inverse[-1, -1]))
+    share = float(step[-1] ** 2 / inverse[-1, -1]) / remaining
+    value, scale = float(step[-1]), hypothesis.size
     return Finding(
-        hypothesis.regressor, hypothesis.joint, float(step[-1] / sd), explained / remaining,
-        float(step[-1]) * hypothesis.size, sd * hypothesis.size, hypothesis.unit,
-    )  # fmt: skip
+        hypothesis.regressor, hypothesis.joint, value / sd, share, value * scale, sd * scale, hypothesis.unit
+    )
 
 
 def surviving(before: Array, plain: Array, with_nuisance: Array, sd: Array) -> NDArray[np.bool_]:

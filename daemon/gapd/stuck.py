@@ -18,8 +18,14 @@ Array = NDArray[np.float64]
 # and is called stuck only by one of three contradictions.
 MIN_SHARE = 0.5
 MIN_FRAMES = 5
-# 1. The commanded force changes by more than static friction holds (twice its upper bound) with this margin.
-FORCE_MARGIN = 1.5
+# 1. The commanded force changes by more than static friction holds: twice its upper bound, with a margin
+#    because friction grows with load (an XL330 servo holds 1.3 times its bound). Over a whole recording of
+#    some windows, in which a healthy joint moves at least once, a smaller share will do.
+FORCE_MARGIN = 2.0
+#    A joint needs this long to answer a command: forces are averaged over it, and its end is left out.
+RESPONSE_S = 0.05
+WHOLE_SHARE = 0.2
+WHOLE_WINDOWS = 4.0
 # 2. Position and velocity channels disagree on the way by this many standard deviations of each: far
 #    above chance, and above the offset of an ordinary velocity channel.
 WAY_POSITION_SD = 10.0
@@ -29,6 +35,11 @@ WAY_VELOCITY_SD = 3.0
 JUMP_SD = 10.0
 JUMP_RATIO = 3.0
 JUMP_FRAMES = 5
+# An effort channel may rest while the joint does, and in slow or saturated motion. It is frozen if it repeats
+# one value for this many windows while the way bends off a straight line by this many standard deviations.
+EFFORT_WINDOWS = 2.0
+EFFORT_BEND_SD = 100.0
+SATURATED_SHARE = 0.9
 # A joint this close to its limit (share of the range) may rest on it under any command.
 LIMIT_SHARE = 0.02
 
@@ -45,7 +56,7 @@ class Stretch:
 
 
 def stuck_stretches(frames: Frames, robot: Robot) -> list[Stretch]:
-    """All stretches with a frozen position or velocity channel. Effort may rest, so it is not judged."""
+    """All stretches with a frozen position, velocity or effort channel."""
     if len(frames) < MIN_FRAMES:
         return []
     found = []
@@ -60,8 +71,8 @@ def stuck_stretches(frames: Frames, robot: Robot) -> list[Stretch]:
 
 
 def _judged(robot: Robot) -> list[tuple[int, int]]:
-    """Joint and channel of all position and velocity channels."""
-    kinds = (robot.layout.position, robot.layout.velocity)
+    """Joint and channel of all position, velocity and effort channels."""
+    kinds = (robot.layout.position, robot.layout.velocity, robot.layout.effort)
     return [(j, int(k[j])) for j in range(robot.model.nv) for k in kinds if k[j] != ABSENT]
 
 
@@ -79,6 +90,8 @@ def _constant(frames: Frames, channel: int, robot: Robot) -> Iterator[tuple[int,
 
 def _contradiction(frames: Frames, robot: Robot, joint: int, channel: int, first: int, last: int) -> str:
     layout = robot.layout
+    if channel == layout.effort[joint]:
+        return _effort_contradiction(frames, robot, joint, first, last)
     is_position = channel == layout.position[joint]
     way, allowed = _disagreement(frames, robot, joint, first, last)
     if way > allowed:
@@ -86,11 +99,26 @@ def _contradiction(frames: Frames, robot: Robot, joint: int, channel: int, first
     if is_position and not _at_limit(robot, joint, float(frames.measured[first, channel])):
         force, held = _force_span(frames, robot, joint, first, last)
         if force > held:
-            return f"its command asks for {force:.3g} of force or torque, friction holds at most {held:.3g}"
+            return f"its command asks for {force:.3g} of force or torque, {held:.3g} would move it"
     jump = _jump(frames, channel, last)
     if is_position and jump > JUMP_SD * layout.noise[channel]:
         return f"it then jumps by {jump:.3g} within a frame"
     return ""
+
+
+def _effort_contradiction(frames: Frames, robot: Robot, joint: int, first: int, last: int) -> str:
+    rows, layout = slice(first, last + 1), robot.layout
+    if frames.timestamp[last] - frames.timestamp[first] < EFFORT_WINDOWS * robot.config.timing.window_s:
+        return ""
+    value = abs(float(frames.measured[first, layout.effort[joint]]))
+    for actuator in actuators_of(robot, joint):
+        drive = Drive.of(robot, actuator, frames.context[rows])
+        if not drive.gain.all() or value >= SATURATED_SHARE * abs(drive.gear) * float(drive.high.min()):
+            return ""
+    position = frames.measured[rows, layout.position[joint]]
+    bend = float(np.max(np.abs(position - np.linspace(position[0], position[-1], len(position)))))
+    allowed = EFFORT_BEND_SD * layout.noise[layout.position[joint]]
+    return f"the joint moves to and fro by {bend:.3g}" if bend > allowed else ""
 
 
 def _disagreement(frames: Frames, robot: Robot, joint: int, first: int, last: int) -> tuple[float, float]:
@@ -136,7 +164,7 @@ def _at_limit(robot: Robot, joint: int, position: float) -> bool:
 
 
 def _force_span(frames: Frames, robot: Robot, joint: int, first: int, last: int) -> tuple[float, float]:
-    """Change of the commanded force at a resting joint, and the change that friction can hold; N or N·m."""
+    """Change of the commanded force at a resting joint, and the change that would move it; N or N·m."""
     rows = slice(first, last + 1)
     force = np.zeros(last + 1 - first)
     resolution = 0.0
@@ -147,11 +175,24 @@ def _force_span(frames: Frames, robot: Robot, joint: int, first: int, last: int)
             return 0.0, np.inf  # a force command may hold the joint still against the links that move
         force += drive.force(frames.command[rows, actuator], frames.measured[rows, position_channel])
         resolution += float(np.max(np.abs(drive.stiffness))) * robot.layout.noise[position_channel] * JUMP_SD
+    force = _sustained(force, frames.timestamp[rows])
+    lasts = frames.timestamp[last] - frames.timestamp[first]
+    whole = last - first + 1 == len(frames) and lasts >= WHOLE_WINDOWS * robot.config.timing.window_s
+    held = 2 * friction_bound(robot)[joint] * (WHOLE_SHARE if whole else FORCE_MARGIN) + resolution
     force = force[np.isfinite(force)]
-    held = FORCE_MARGIN * 2 * friction_bound(robot)[joint] + resolution
     if not len(force) or held == 0:
         return 0.0, np.inf
     return float(np.ptp(force)), float(held)
+
+
+def _sustained(force: Array, times: Array) -> Array:
+    """Means of the force over the joint's response time, those in time to show in the stretch."""
+    period = abs(float(np.median(np.diff(times))))
+    n = max(1, round(RESPONSE_S / period)) if period > 0 else len(force)
+    if len(force) < 2 * n:
+        return np.empty(0)
+    total = np.concatenate([[0.0], np.cumsum(force[: len(force) - n])])
+    return np.asarray((total[n:] - total[:-n]) / n)
 
 
 def friction_bound(robot: Robot) -> Array:

@@ -54,9 +54,7 @@ def assess(information: Array, score: Array, prior_sd: Array, z: Array, lower: A
     sd = np.sqrt(np.diag(covariance))
     groups = _groups(information.sum(axis=0), prior_sd)
     loose = {p for group in groups for p in group}
-    status = tuple(
-        _status(p in loose, sd[p], prior_sd[p], z[p], lower[p], upper[p], push[p]) for p in range(len(z))
-    )
+    status = tuple(_status(p in loose, sd[p], prior_sd[p], z[p], lower[p], upper[p], push[p]) for p in range(len(z)))
     return Uncertainty(covariance, np.sqrt(np.diag(inverse)), dof, status, groups)
 
 
@@ -65,18 +63,19 @@ def inflation(information: Array, score: Array, inverse: Array) -> tuple[Array, 
 
     Residuals within a window are autocorrelated, so a window is one observation. With few windows a
     parameter's own sandwich is noisy: it is pooled with the common inflation, weighted by the degrees of
-    freedom (Satterthwaite) that each has. Cf. Bell and McCaffrey 2002.
+    freedom (Satterthwaite) that each has. Cf. Bell and McCaffrey 2002. Never below 1: windows that happen to
+    agree do not make the sensors better than they are.
     """
-    influence = score @ inverse  # (W, P) what each window moved the estimate by
-    expected = np.einsum("pi,wij,jp->wp", inverse, information, inverse)  # its variance under pure noise
-    variance = np.maximum(expected.sum(axis=0), 1e-300)
-    own_dof = variance**2 / np.maximum((expected**2).sum(axis=0), 1e-300)
-    windows = len(score)
-    small_sample = windows / max(windows - 1, 1)
-    own = small_sample * (influence**2).sum(axis=0) / variance
-    common = max(float(np.sum(own * own_dof) / np.sum(own_dof)), 1e-3)
+    influence = score @ inverse  # (W, P) what each window pulls the estimate by
+    seen = inverse @ information  # (W, P, P)
+    expected = np.einsum("wpi,ip->wp", seen, inverse)  # (W, P) its variance under pure noise
+    # The fit has already used the windows' pulls against each other: residual pulls are smaller than that.
+    left = np.maximum(expected - np.einsum("wpi,wij,jp->wp", seen, seen, inverse), 1e-300)
+    own_dof = left.sum(axis=0) ** 2 / (left**2).sum(axis=0)
+    own = (influence**2).sum(axis=0) / left.sum(axis=0)
+    common = float(np.sum(own * own_dof) / np.sum(own_dof))
     pooled = (own_dof * own + POOLED_DOF * common) / (own_dof + POOLED_DOF)
-    return np.asarray(pooled), np.asarray(own_dof + POOLED_DOF)
+    return np.maximum(pooled, 1.0), own_dof + POOLED_DOF
 
 
 def _groups(information: Array, prior_sd: Array) -> tuple[tuple[int, ...], ...]:
@@ -92,9 +91,7 @@ def _groups(information: Array, prior_sd: Array) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(group for group in found if group))
 
 
-def _status(
-    loose: bool, sd: float, prior_sd: float, z: float, lower: float, upper: float, push: float
-) -> Status:
+def _status(loose: bool, sd: float, prior_sd: float, z: float, lower: float, upper: float, push: float) -> Status:
     margin = BOUND_SHARE * (upper - lower)
     if loose or sd > UNKNOWN_SHARE * prior_sd:
         return "unidentifiable"

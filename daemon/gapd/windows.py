@@ -84,9 +84,7 @@ def window_starts(frames: Frames, layout: Layout, command_offset_s: float = 0.0)
         next_s = times[first] + length
 
 
-def cut(
-    frames: Frames, layout: Layout, starts: Array, command_offset_s: float = 0.0, source: int = 0
-) -> Windows:
+def cut(frames: Frames, layout: Layout, starts: Array, command_offset_s: float = 0.0, source: int = 0) -> Windows:
     """Windows that start at the given times (W,). Frames must be finite in time, in order, and cover them."""
     knots = starts[:, None] + np.arange(layout.knots + 1) * layout.knot_s
     steps = starts[:, None] + np.arange(layout.steps + 1) * layout.step_s

@@ -1,4 +1,4 @@
-"""Training data of the gap model: replayed windows with exact derivatives, in seeded shards that survive interruption."""
+"""Training data of the gap model: replayed windows with exact derivatives, in seeded shards."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import mujoco
 import msgspec
+import mujoco
 import numpy as np
-from numpy.typing import NDArray
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from gapd.config import Context
 from gapd.jacobian import FiniteDifference, Point
 from gapd.replay import Replay
 from gapd.robot import Robot
 from gapd.windows import Frames, Windows, cut
+from numpy.typing import NDArray
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from gaptrain.simulate import WARM_UP_S, Training, references, simulate
 
 Array = NDArray[np.float64]
@@ -78,8 +78,8 @@ def generate(robot: Robot, training: Training, threads: int = 2, quiet: bool = F
     folder.mkdir(parents=True, exist_ok=True)
     wanted: list[tuple[Split, int, Path]] = []
     # Held-out first: an interrupted run can then already be trained and measured.
-    splits: tuple[tuple[Split, int], ...] = (("held_out", training.held_out), ("train", training.windows))
-    for split, count in splits:
+    wants: dict[Split, int] = {"held_out": training.held_out, "train": training.windows}
+    for split, count in wants.items():
         wanted += [(split, i, p) for i, p in enumerate(shard_paths(folder, split, count))]
     replay = Replay(robot, threads)
     with _progress(quiet) as progress:
@@ -100,7 +100,7 @@ def make_shard(replay: Replay, training: Training, split: Split, index: int, thr
     """Windows of one shard, replayed with fresh parameters, with exact derivatives."""
     robot = replay.robot
     rng = np.random.default_rng([training.seed, ("train", "held_out").index(split), index])
-    windows, z_robot = draw_windows(robot, training, rng, threads)
+    windows, z_robot = draw_windows(robot, training, rng, SHARD_WINDOWS, threads)
     z = draw_replay_parameters(robot, rng, z_robot)
     rollouts = replay.run(windows, robot.parameters.to_physical(z))
     point = Point(windows, z, windows.qpos0, windows.qvel0, rollouts)
@@ -108,11 +108,16 @@ def make_shard(replay: Replay, training: Training, split: Split, index: int, thr
     jacobian, x0_jacobian = derivatives.jacobian, derivatives.x0_jacobian
     good = ~rollouts.failed & np.isfinite(jacobian).all((1, 2, 3)) & np.isfinite(x0_jacobian).all((1, 2, 3))
     parts = (rollouts.features, windows.context[:, :: robot.layout.substeps], z, jacobian, x0_jacobian)
-    return Samples(*(part[good].astype(np.float32) for part in parts), dropped=int((~good).sum()))
+    features, context, z, jacobian, x0_jacobian = (part[good] for part in parts)
+    single = np.float32
+    return Samples(
+        features.astype(single), context.astype(single), z.astype(single),
+        jacobian.astype(single), x0_jacobian.astype(single), dropped=int((~good).sum()),
+    )  # fmt: skip
 
 
 def draw_windows(
-    robot: Robot, training: Training, rng: np.random.Generator, threads: int = 2, count: int = SHARD_WINDOWS
+    robot: Robot, training: Training, rng: np.random.Generator, count: int, threads: int = 2
 ) -> tuple[Windows, Array]:
     """Windows (count) as a robot with random parameters would record them, and those parameters z (count, P)."""
     layout, space = robot.layout, robot.parameters
@@ -125,11 +130,14 @@ def draw_windows(
     reference = references(training.excitation, rng, motions, steps, layout.step_s)
     motion = simulate(robot, training.excitation, physical, reference, context, threads=threads)
     noisy = motion.measured + rng.normal(size=motion.measured.shape) * layout.noise
-    time = np.arange(steps) * layout.step_s
+    time = (np.arange(steps) * layout.step_s).astype(float)
     starts = time[warm_up] + np.arange(WINDOWS_PER_MOTION) * layout.knots * layout.knot_s
     kept = np.flatnonzero(~motion.failed)
-    frames = (Frames(time, noisy[i], motion.command[i], np.repeat(context[i : i + 1], steps, 0)) for i in kept)
-    windows = Windows.concatenate([cut(f, layout, starts, source=i) for f, i in zip(frames, kept, strict=True)])
+    parts = []
+    for i in kept.tolist():
+        frames = Frames(time, noisy[i], motion.command[i], np.repeat(context[i : i + 1], steps, axis=0))
+        parts.append(cut(frames, layout, starts, source=i))
+    windows = Windows.concatenate(parts)
     z = np.repeat(space.to_scaled(physical[kept]), WINDOWS_PER_MOTION, axis=0)
     windows, z = windows.take(slice(count)), z[:count]
     _switch(robot, rng, windows.context)
@@ -167,24 +175,21 @@ def draw_context(robot: Robot, rng: np.random.Generator, n: int) -> Array:
 
 
 def _switch(robot: Robot, rng: np.random.Generator, context: Array) -> None:
-    """Turn switches off in some windows of context (n, N+1, X), in place: throughout, from a step on, or up to one."""
+    """Turn switches off in some windows of context (n, N+1, X), in place: throughout, or for a part."""
     n, steps, _ = context.shape
     for column, declared in enumerate(robot.config.context):
         if not is_switch(declared):
             continue
-        kind = rng.random(n)
+        kind = rng.random((n, 1))
         at = rng.choice(rng.integers(1, steps, SWITCH_STEPS), n)
-        first = np.where(rng.random(n) < 0.5, 0, at)  # off before `at`, or from it on
-        last = np.where(first == 0, at, steps)
-        throughout = kind >= SWITCH_SHARE
-        first, last = np.where(throughout, 0, first), np.where(throughout, steps, last)
-        step = np.arange(steps)
-        off = (step >= first[:, None]) & (step < last[:, None]) & (kind < SWITCH_SHARE + OFF_SHARE)[:, None]
-        context[:, :, column] = np.where(off, 0.0, 1.0)
+        later = np.arange(steps) >= at[:, None]
+        off = np.where(rng.random((n, 1)) < 0.5, later, ~later)  # off from `at` on, or up to it
+        off = (off | (kind >= SWITCH_SHARE)) & (kind < SWITCH_SHARE + OFF_SHARE)
+        context[:, :, column] = 1.0 - off
 
 
 def write_shard(path: Path, samples: Samples) -> None:
-    """Write a shard so that it is there whole or not at all. Derivatives are half precision, scaled per column."""
+    """Write a shard whole or not at all. Derivatives are kept in half precision, scaled per column."""
     arrays: dict[str, NDArray[np.generic]] = {
         "features": samples.features, "context": samples.context, "z": samples.z,
         "dropped": np.array(samples.dropped),
@@ -207,7 +212,9 @@ def read_shard(path: Path) -> Samples:
         jacobian, x0_jacobian = (
             file[name].astype(np.float32) * file[name + "_scale"] for name in ("jacobian", "x0_jacobian")
         )
-        return Samples(file["features"], file["context"], file["z"], jacobian, x0_jacobian, int(file["dropped"]))
+        return Samples(
+            file["features"], file["context"], file["z"], jacobian, x0_jacobian, int(file["dropped"])
+        )
 
 
 def read_shards(paths: Sequence[Path]) -> Iterator[Samples]:

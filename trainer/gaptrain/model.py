@@ -1,4 +1,4 @@
-"""The gap model: a causal network over the knots of a replayed window that predicts derivatives of the replay.
+"""The gap model: a causal network over the knots of a replayed window that predicts the replay's derivatives.
 
 The effect of column d (a parameter, or a coordinate of the initial state) on channel c at knot k is
 
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from gapd.errors import ConfigError
+from gapd.robot import ABSENT, Robot
 from mujoco import mjtJoint, mjtTrn
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gapd.errors import ConfigError
-from gapd.robot import ABSENT, Robot
 from gaptrain.dataset import LOG_RATIO
 
 Array = NDArray[np.float64]
@@ -96,6 +96,13 @@ class Shape:
 class Inputs(nn.Module):
     """Turns raw inputs into normalised features; everything it needs is in the graph."""
 
+    joined: Tensor
+    joint: Tensor
+    hinge: Tensor
+    log_context: Tensor
+    time: Tensor
+    state_scale: Tensor
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
@@ -128,7 +135,7 @@ class Inputs(nn.Module):
         s = self.shape
         window = torch.zeros(1, s.knots + 1, 2 * s.nv + 2 * s.nu)
         context = torch.ones(1, s.knots + 1, max(s.contexts, 1))
-        return self(window, context, torch.zeros(1, s.parameters))
+        return self.forward(window, context, torch.zeros(1, s.parameters))
 
     def calibrate(self, window: Tensor, context: Tensor, z_min: Array, z_max: Array) -> None:
         """Set means and scales from training windows (n, K+1, F), contexts and the bounds of z."""
@@ -146,7 +153,9 @@ class Inputs(nn.Module):
         getattr(self, name + "_scale").copy_(torch.where(constant, torch.ones_like(scale), scale))
 
     def _normal(self, name: str, value: Tensor) -> Tensor:
-        return (value - getattr(self, name + "_mean")) / getattr(self, name + "_scale")
+        mean: Tensor = getattr(self, name + "_mean")
+        scale: Tensor = getattr(self, name + "_scale")
+        return (value - mean) / scale
 
     def _error(self, window: Tensor) -> Tensor:
         """Command minus position of the joint it acts on: what a position servo sees."""
@@ -186,7 +195,7 @@ class Causal(nn.Module):
         self.mix = nn.Linear(KERNEL * hidden, hidden)
 
     def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        """x (B, T, H) with scale and shift (B, H)."""
+        """Transform x (B, T, H) with scale and shift (B, H)."""
         y = functional.silu(x * (1 + scale[:, None]) + shift[:, None])
         # One product over shifted copies: on a CPU faster than a 1-D convolution over few knots.
         past = functional.pad(y, (0, 0, (KERNEL - 1) * self.dilation, 0))
@@ -198,13 +207,18 @@ class Causal(nn.Module):
 class GapModel(nn.Module):
     """See the module's description. Inputs and outputs are those of gap.onnx."""
 
+    gain_weight: Tensor
+    gain_bias: Tensor
+    gain_floor: Tensor
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
         hidden, pairs = shape.hidden, shape.channels * shape.columns
         self.inputs = Inputs(shape)
         self.enter = nn.Linear(self.inputs.width, hidden)
-        self.blocks = nn.ModuleList(Causal(hidden, d) for d in DILATIONS)
+        blocks = [Causal(hidden, d) for d in DILATIONS]
+        self.blocks = nn.ModuleList(blocks)
         self.modulation = nn.Sequential(
             nn.Linear(self.inputs.settings, MODULATION),
             nn.SiLU(),
@@ -217,8 +231,12 @@ class GapModel(nn.Module):
         self.register_buffer("gain_bias", torch.zeros(pairs))
         self.register_buffer("gain_floor", torch.zeros(pairs))
         nn.init.zeros_(self.head.bias)
-        for block in self.blocks:
-            nn.init.normal_(block.mix.weight, std=0.5 * (KERNEL * hidden) ** -0.5)  # type: ignore[union-attr, arg-type]
+        for block in blocks:
+            nn.init.normal_(block.mix.weight, std=0.5 * (KERNEL * hidden) ** -0.5)
+
+    def settings(self, window: Tensor, context: Tensor, theta: Tensor) -> Tensor:
+        """What the gain depends on (B, settings)."""
+        return self.inputs.forward(window, context, theta)[1]
 
     def gain(self, settings: Tensor) -> Tensor:
         """Size (B, C, D) that effects have at these settings: fitted, never below the floor."""
@@ -228,7 +246,7 @@ class GapModel(nn.Module):
 
     def effects(self, window: Tensor, context: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Shapes (B, K, C, D), gain (B, C, D), log_spread (B, K, C)."""
-        features, settings = self.inputs(window, context, theta)
+        features, settings = self.inputs.forward(window, context, theta)
         x = self.enter(features)
         modulation = self.modulation(settings).reshape(-1, len(DILATIONS), 2, self.shape.hidden)
         for i, block in enumerate(self.blocks):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import mujoco
 import msgspec
+import mujoco
 import numpy as np
 from mujoco import batch
 from numpy.typing import NDArray
@@ -156,32 +156,42 @@ def _command(excitation: Excitation, reference: Array, step: int, qpos: Array, q
     return np.asarray(excitation.gain * (reference[:, step] - qpos) + excitation.damping * (wanted - qvel))
 
 
+@dataclass(frozen=True)
+class Recording:
+    """What a stand-in robot's sensors said, and the truth behind it: state (T, nv) and noise-free channels (T, C)."""
+
+    frames: Frames
+    qpos: Array
+    qvel: Array
+    clean: Array
+
+
 def record(
     robot: Robot,
     excitation: Excitation,
     physical: Array,
     seconds: float,
     seed: int,
-    context: Array | None = None,
     structure: Structure | None = None,
     noise: Array | None = None,
-) -> Frames:
-    """A recording of a stand-in robot with hidden parameters (P,): one frame per simulation step, channel noise (C,) added."""
+) -> Recording:
+    """A recording of a stand-in robot with hidden parameters (P,): a frame per step, channel noise (C,) added."""
     rng = np.random.default_rng(seed)
     step_s = robot.layout.step_s
     warm_up, steps = round(WARM_UP_S / step_s), round(seconds / step_s)
     reference = references(excitation, rng, 1, warm_up + steps + 1, step_s)
-    known = robot.context_nominal if context is None else context
+    known = robot.context_nominal
     motion = simulate(robot, excitation, physical[None], reference, known[None], structure, threads=1)
-    measured = motion.measured[0, warm_up:]
+    clean = motion.measured[0, warm_up:]
     sd = robot.layout.noise if noise is None else noise
-    return Frames(
-        timestamp=np.arange(len(measured)) * step_s,
-        measured=measured + rng.normal(size=measured.shape) * sd,
+    frames = Frames(
+        timestamp=np.arange(len(clean), dtype=float) * step_s,
+        measured=clean + rng.normal(size=clean.shape) * sd,
         command=motion.command[0, warm_up:],
-        context=np.repeat(known[None], len(measured), axis=0),
+        context=np.repeat(known[None], len(clean), axis=0),
         name=f"{robot.config.robot} simulated, seed {seed}",
     )
+    return Recording(frames, motion.qpos[0, warm_up:], motion.qvel[0, warm_up:], clean)
 
 
 def load_dependent_friction(robot: Robot, joint: str, share: float) -> Structure:

@@ -160,7 +160,7 @@ def _read_columns(path: Path, columns: tuple[str, ...]) -> Array:
 
 
 def _parse(path: Path, file: TextIO, columns: tuple[str, ...]) -> Array:
-    reader = csv.reader(file)
+    reader = csv.reader(file, skipinitialspace=True)
     parts: list[Array] = []
     rows: list[list[str]] = []
     lines: list[int] = []

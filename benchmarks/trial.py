@@ -1,0 +1,140 @@
+"""One estimation problem with a known answer, and how far along a method's trace is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapd.estimator import Problem, Progress, State, settle, start
+from gapd.gauss_newton import residuals
+from gapd.identify import PRIOR_SHARE
+from gapd.jacobian import FiniteDifference, Linearisation, Point
+from gapd.replay import Replay, gap
+from gapd.robot import Robot, open_robot
+from gapd.uncertainty import UNKNOWN_SHARE
+from gapd.windows import Windows, cut, window_starts
+from gaptrain.simulate import Excitation, Recording, Structure, load_training, record
+
+Array = NDArray[np.float64]
+
+MODELS = Path(__file__).parents[1] / "models"
+# A method is in the neighbourhood when its excess gap² is below this share of the start's (DESIGN of gapd).
+NEAR_SHARE = 0.01
+# ... and finished when every identifiable parameter is within this many exact standard deviations of the truth.
+DONE_SD = 3.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A stand-in robot with hidden parameters: windows to fit, windows held out, and the exact bound at the truth."""
+
+    robot: Robot
+    seed: int
+    truth: Array  # (P,) scaled
+    windows: Windows
+    held: Windows
+    clean: Windows  # the fitted windows without noise, from the true initial states
+    bound_sd: Array  # (P,) standard deviation of the best unbiased estimate
+    identifiable: NDArray[np.bool_]  # (P,)
+
+    def problem(self, replay: Replay) -> Problem:
+        """The fit that all methods of gapd solve."""
+        space = self.robot.parameters
+        sd = PRIOR_SHARE * (space.z_max - space.z_min)
+        return Problem(
+            FiniteDifference(replay), self.windows, space.z_nominal, sd, np.ones(len(self.robot.layout.noise))
+        )
+
+    def excess(self, z: Array) -> float:
+        """Mean squared noise-free gap: what the parameters alone get wrong, in squared floors."""
+        rollouts = Replay(self.robot, 2).run(self.clean, self.robot.parameters.to_physical(z))
+        squared = gap(self.clean, rollouts, self.robot.layout.noise) ** 2
+        return float(np.mean(squared)) if np.isfinite(squared).all() else np.inf
+
+    def held_out_gap(self, z: Array) -> float:
+        """RMS gap on the held-out windows in floors, after each window's initial state is cleared."""
+        replay = Replay(self.robot, 2)
+        problem = replace(self.problem(replay), windows=self.held, held=np.ones(len(z), bool))
+        state: State = settle(problem, start(problem, z), FiniteDifference(replay))
+        return float(np.sqrt(np.mean(residuals(state.gap, problem.weight) ** 2)))
+
+    def near(self, trace: Sequence[Progress]) -> int | None:
+        """Rollouts until the neighbourhood."""
+        goal = NEAR_SHARE * self.excess(self.robot.parameters.z_nominal)
+        return _first(trace, lambda z: self.excess(z) <= goal)
+
+    def done(self, trace: Sequence[Progress]) -> int | None:
+        """Rollouts until every identifiable parameter is within 3 exact standard deviations of the truth."""
+        return _first(trace, lambda z: bool(np.all(self.error_sd(z)[self.identifiable] <= DONE_SD)))
+
+    def error_sd(self, z: Array) -> Array:
+        """Absolute error (P,) in exact standard deviations."""
+        return np.asarray(np.abs(z - self.truth) / self.bound_sd)
+
+
+def _first(trace: Sequence[Progress], reached: Callable[[Array], bool]) -> int | None:
+    """Rollouts at the first kept point from which on the condition holds for good."""
+    found: int | None = None
+    for entry in reversed(trace):
+        if not reached(entry.z):
+            break
+        found = entry.rollouts
+    return found
+
+
+def make_trial(
+    model: str, seed: int, windows: int = 32, structure: Structure | None = None, noise: Array | None = None
+) -> Trial:
+    """Draw a truth uniformly within the bounds; record two motions; compute the exact bound at the truth."""
+    robot = open_robot(MODELS / model / "robot.toml")
+    if noise is not None:
+        robot = replace(robot, layout=replace(robot.layout, noise=noise))
+    excitation = load_training(MODELS / model / "train.toml").excitation
+    truth = robot.parameters.to_scaled(robot.parameters.draw(np.random.default_rng(seed), 1)[0])
+    fitted = _record(robot, excitation, truth, windows, 1000 + seed, structure)
+    held = _record(robot, excitation, truth, windows, 5000 + seed, structure)
+    cut_windows = _cut(robot, fitted)
+    steps = np.round(cut_windows.start_s / robot.layout.step_s).astype(int)
+    knots = steps[:, None] + np.arange(robot.layout.knots + 1) * robot.layout.substeps
+    clean = replace(cut_windows, qpos0=fitted.qpos[steps], qvel0=fitted.qvel[steps], measured=fitted.clean[knots])
+    bound, known = _bound(robot, clean, truth)
+    return Trial(robot, seed, truth, cut_windows, _cut(robot, held), clean, bound, known)
+
+
+def _record(
+    robot: Robot, excitation: Excitation, truth: Array, windows: int, seed: int, structure: Structure | None
+) -> Recording:
+    seconds = windows * robot.config.timing.window_s + robot.layout.step_s
+    return record(robot, excitation, robot.parameters.to_physical(truth), seconds, seed, structure)
+
+
+def _cut(robot: Robot, recording: Recording) -> Windows:
+    return cut(recording.frames, robot.layout, window_starts(recording.frames, robot.layout))
+
+
+def _bound(robot: Robot, clean: Windows, truth: Array) -> tuple[Array, NDArray[np.bool_]]:
+    space, exact = robot.parameters, FiniteDifference(Replay(robot, 2))
+    prior_sd = PRIOR_SHARE * (space.z_max - space.z_min)
+    problem = Problem(exact, clean, truth, prior_sd, np.ones(len(robot.layout.noise)))
+    state = start(problem, truth)
+    normal = problem.normal(state, exact.linearise(problem.point(state)))
+    sd = np.sqrt(np.diag(np.linalg.inv(problem.totals(state, normal)[0])))
+    return sd, sd < UNKNOWN_SHARE * prior_sd
+
+
+class FrozenInitialState:
+    """Exact parameter derivatives at every point, those of the initial state only at the first: cheaper."""
+
+    def __init__(self, exact: FiniteDifference) -> None:
+        self.exact = exact
+        self._x0: Array | None = None
+
+    def linearise(self, point: Point) -> Linearisation:
+        """See `JacobianSource`."""
+        if self._x0 is None:
+            self._x0 = self.exact.initial_state(point)
+        return Linearisation(self.exact.parameters(point), self._x0)

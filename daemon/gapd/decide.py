@@ -1,0 +1,228 @@
+"""Decide: hold, correct, reject or escalate, in one sentence that names the number and the remedy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, isfinite, log10
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapd.check import FLOOR_FACTOR, Check
+from gapd.structure import Finding
+from gapd.uncertainty import Status
+
+Array = NDArray[np.float64]
+Action = Literal["hold", "correct", "reject", "escalate"]
+Level = Literal["OK", "WARN", "ERROR"]
+
+# A change of fewer standard deviations is no news.
+CHANGE_SD = 3.0
+# Names in one sentence; the rest is counted.
+NAMED = 3
+# Statuses whose value the data determine.
+_IDENTIFIED = ("estimated", "estimating", "at_bound")
+
+
+@dataclass(frozen=True)
+class ParameterEstimate:
+    """One parameter before and after a fit: physical values with unit, and scaled values z.
+
+    `effective` marks a change that survives a model error: set only where there are findings. The value then
+    holds only beside that error.
+    """
+
+    name: str
+    unit: str
+    before: float
+    after: float
+    sd: float
+    z_before: float
+    z_after: float
+    z_sd: float
+    status: Status
+    effective: bool = False
+
+    @property
+    def significant(self) -> bool:
+        """Whether the data determine the value and it differs from the one before."""
+        return self.status in _IDENTIFIED and abs(self.z_after - self.z_before) > CHANGE_SD * self.z_sd
+
+    @property
+    def sentence(self) -> str:
+        """Name, values, uncertainty, unit."""
+        digits = _decimals(self.sd)
+        values = (
+            f"{_number(self.before, digits)} -> {_number(self.after, digits)} ± {_number(self.sd, digits)}"
+        )
+        return f"{self.name} {values} {self.unit}".rstrip() + (" (effective)" if self.effective else "")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is done about a fit. `corrections` are the values to send, all that move."""
+
+    action: Action
+    level: Level
+    reason: str
+    remedy: str
+    corrections: tuple[ParameterEstimate, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """One line for the journal."""
+        return f"{self.reason}; {self.remedy}"
+
+
+def limit(before: Array, after: Array, z_min: Array, z_max: Array, max_step: float) -> Array:
+    """Scaled values (P,) towards `after`: the step shortened to max_step in its largest part, within bounds.
+
+    Shortened as a whole, because parameters that make up for each other must move together. To be done
+    before the check, so that what is checked is what is sent.
+    """
+    step = after - before
+    largest = float(np.max(np.abs(step), initial=0.0))
+    share = min(1.0, max_step / largest) if largest > 0 else 1.0
+    return np.asarray(np.clip(before + share * step, z_min, z_max))
+
+
+def movable(estimates: Sequence[ParameterEstimate], structural: bool) -> NDArray[np.bool_]:
+    """Parameters (P,) that a candidate may move: identified ones, beside a model error those that survive.
+
+    To be applied before the check, so that what is checked is what is sent.
+    """
+    return np.array([e.status in _IDENTIFIED and (e.effective or not structural) for e in estimates], bool)
+
+
+def decide(
+    estimates: Sequence[ParameterEstimate],
+    check: Check | None,
+    findings: Sequence[Finding] = (),
+    *,
+    outside_range: Sequence[str] = (),
+    bundle_mismatch: str = "",
+    floors: float = np.nan,
+) -> Decision:
+    """Decide about a fit from its estimates and the check of the candidate they make.
+
+    check is None where nothing was worth checking; outside_range: what the data have outside the training
+    range, in words; bundle_mismatch: in words, empty if bundle and robot agree; floors: gap of the current
+    values in commissioned floors where there is no check, NaN if unknown.
+    """
+    return (
+        _blocked(estimates, outside_range, bundle_mismatch)
+        or _structural(estimates, check, findings)
+        or _at_bound(estimates)
+        or _beyond_floor(estimates, check, floors)
+        or _checked(estimates, check)
+    )
+
+
+def _blocked(
+    estimates: Sequence[ParameterEstimate], outside_range: Sequence[str], bundle_mismatch: str
+) -> Decision | None:
+    """What makes any estimate worthless."""
+    if bundle_mismatch:
+        reason = f"bundle and robot do not match: {bundle_mismatch}"
+        return Decision("escalate", "ERROR", reason, "install the bundle made for this robot")
+    broken = [e.name for e in estimates if not (isfinite(e.z_after) and isfinite(e.z_sd))]
+    if broken:
+        reason = f"the fit gives no finite value for {', '.join(broken[:NAMED])}"
+        return Decision("reject", "WARN", reason, "check the recording for spikes and wrong units")
+    if outside_range:
+        reason = f"outside the training range: {', '.join(outside_range)}"
+        return Decision("escalate", "ERROR", reason, "ask the host to train a bundle for this range")
+    return None
+
+
+def _structural(
+    estimates: Sequence[ParameterEstimate], check: Check | None, findings: Sequence[Finding]
+) -> Decision | None:
+    """A model error: only what survives it is sent, and only if the check accepted exactly that."""
+    if not findings:
+        return None
+    reason = "; ".join(f.sentence for f in findings[:NAMED])
+    changed = [e for e in estimates if e.significant and e.effective]
+    moved: tuple[ParameterEstimate, ...] = ()
+    if check is not None and check.verdict == "accepted" and changed:
+        moved = tuple(e for e in _moved(estimates) if e.effective)
+        reason += f"; {_outcome(changed, check)}"
+    joints = ", ".join(dict.fromkeys(f.joint for f in findings))
+    remedy = f"ask the host for a recalibration of {joints} with this term"
+    return Decision("escalate", "ERROR", reason, remedy, moved)
+
+
+def _at_bound(estimates: Sequence[ParameterEstimate]) -> Decision | None:
+    """The truth may lie beyond the bound, or the data mean something else: wrong units end here too."""
+    bound = [e for e in estimates if e.significant and e.status == "at_bound"]
+    if not bound:
+        return None
+    remedy = "ask the host for a recalibration with wider bounds, and check the units of the recording"
+    return Decision("escalate", "ERROR", f"{_named(bound)} is at its bound", remedy)
+
+
+def _beyond_floor(
+    estimates: Sequence[ParameterEstimate], check: Check | None, floors: float
+) -> Decision | None:
+    """What no parameter explains is for the host."""
+    remedy = "ask the host for a recalibration, and look for load, contact or backlash"
+    if check is not None and check.commissioned and check.cause not in ("diverged", "too_few"):
+        if min(check.floors_before, check.floors_after) <= FLOOR_FACTOR:
+            return None
+        return Decision("escalate", "ERROR", _outcome(_changed(estimates), check), remedy)
+    if _changed(estimates) or not floors > FLOOR_FACTOR:
+        return None
+    reason = f"the gap is {floors:.3g} commissioned floors and no parameter explains it"
+    return Decision("escalate", "ERROR", reason, remedy)
+
+
+def _checked(estimates: Sequence[ParameterEstimate], check: Check | None) -> Decision:
+    """What the check says about the significant changes, if there are any."""
+    changed = _changed(estimates)
+    if not changed:
+        reason = f"no parameter has changed by {CHANGE_SD:g} standard deviations"
+        return Decision("hold", "OK", reason, "nothing to do")
+    if check is None:
+        remedy = "record more motion, so that windows can be held out"
+        return Decision("reject", "WARN", f"{_named(changed)}; not checked", remedy)
+    if check.verdict == "rejected":
+        return Decision("reject", "WARN", _outcome(changed, check), check.remedy)
+    return Decision("correct", "OK", _outcome(changed, check), "nothing to do", _moved(estimates))
+
+
+def _changed(estimates: Sequence[ParameterEstimate]) -> list[ParameterEstimate]:
+    return [e for e in estimates if e.significant]
+
+
+def _moved(estimates: Sequence[ParameterEstimate]) -> tuple[ParameterEstimate, ...]:
+    """Everything that the checked candidate moves, also what alone would be no news."""
+    return tuple(e for e in estimates if e.status in _IDENTIFIED and e.z_after != e.z_before)
+
+
+def _outcome(changed: Sequence[ParameterEstimate], check: Check) -> str:
+    unit = "floors" if check.commissioned else "noise standard deviations"
+    gap = f"gap {check.floors_before:.3g} -> {check.floors_after:.3g} {unit}"
+    verdict = check.verdict if check.verdict == "accepted" else f"{check.verdict}: {check.reason}"
+    named = f"{_named(changed)}; " if changed else ""
+    return f"{named}{gap} on {check.windows} held-out windows; {verdict}"
+
+
+def _named(changed: Sequence[ParameterEstimate]) -> str:
+    """Sentences of the clearest changes first."""
+    ordered = sorted(changed, key=lambda e: -abs(e.z_after - e.z_before) / max(e.z_sd, 1e-12))
+    more = f" and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
+    return ", ".join(e.sentence for e in ordered[:NAMED]) + more
+
+
+def _decimals(sd: float) -> int:
+    """Decimals that show one digit of a standard deviation, two if it starts with 1."""
+    if not (isfinite(sd) and sd > 0):
+        return 3
+    exponent = floor(log10(sd))
+    return max(0, int(sd / 10.0**exponent < 1.95) - exponent)
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}" if decimals <= 6 else f"{value:.3g}"

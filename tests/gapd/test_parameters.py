@@ -1,0 +1,285 @@
+"""Parameters: bounds, scales, and writing into MjModel in place just as a recompiled MJCF would have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gapd.errors import ConfigError
+from gapd.parameters import Binding, Parameter, ParameterSet, Target
+
+Array = NDArray[np.float64]
+
+MODEL = """
+<mujoco>
+  <compiler angle="radian" autolimits="true"/>
+  <option timestep="0.002" integrator="implicitfast" gravity="0 0 {gravity}"/>
+  <worldbody>
+    <body name="arm">
+      <inertial mass="{mass}" pos="0 0 -0.1" diaginertia="{inertia}"/>
+      <joint name="a" axis="0 1 0" damping="{damping}" armature="{armature}" frictionloss="0.1" ref="{ref}"/>
+      <body name="hand" pos="0 0 -0.2">
+        <inertial mass="0.5" pos="0 0 -0.1" diaginertia="1e-3 1e-3 1e-3"/>
+        <joint name="b" axis="1 0 0" damping="0.2"/>
+        <geom name="tip" size="0.02" pos="0 0 -0.2" friction="{slide} 0.005 0.0001"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <position name="a" joint="a" kp="{kp}" kv="2"/>
+    <motor name="b" joint="b" gear="{gear}"/>
+  </actuator>
+</mujoco>
+"""
+DEFAULTS = {
+    "mass": 2.0, "inertia": "0.02 0.03 0.01", "damping": 0.5, "armature": 0.01, "ref": 0.0, "kp": 50.0,
+    "gear": 3.0, "slide": 1.0, "gravity": -9.81,
+}  # fmt: skip
+
+
+def model_with(**changes: object) -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_string(MODEL.format(**(DEFAULTS | changes)))
+
+
+def parameter(*targets: Target, name: str = "p", **changes: object) -> Parameter:
+    values = {"nominal": 1.0, "min": 0.1, "max": 10.0} | changes
+    return Parameter(name=name, targets=targets, **values)  # type: ignore[arg-type]
+
+
+def bound(model: mujoco.MjModel, *parameters: Parameter, context: tuple[str, ...] = ()) -> Binding:
+    return Binding(model, ParameterSet(parameters), context)
+
+
+def arrays(model: mujoco.MjModel) -> Iterator[tuple[str, Array]]:
+    """Every array of the model and of its options. Its statistics (`stat`) only the compiler updates."""
+    for prefix, holder in (("", model), ("opt.", model.opt)):
+        for name in dir(holder):
+            if name.startswith("_"):
+                continue
+            value = getattr(holder, name)
+            if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind in "fiub"):
+                yield prefix + name, np.asarray(value)
+
+
+def differences(a: mujoco.MjModel, b: mujoco.MjModel) -> set[str]:
+    pairs = zip(arrays(a), arrays(b), strict=True)
+    return {name for (name, x), (_, y) in pairs if not np.allclose(x, y, rtol=1e-10, atol=1e-14)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "value", "targets"),
+    [
+        ({"damping": 1.7}, 1.7, [Target("dof_damping", "a")]),
+        ({"armature": 0.05}, 0.05, [Target("dof_armature", "a")]),
+        (
+            {"mass": 3.0, "inertia": "0.03 0.045 0.015"},  # at constant shape: inertia per kg is kept
+            3.0,
+            [
+                Target("body_mass", "arm"),
+                Target("body_inertia", "arm", 0, (0.01,)),
+                Target("body_inertia", "arm", 1, (0.015,)),
+                Target("body_inertia", "arm", 2, (0.005,)),
+            ],
+        ),
+        (
+            {"kp": 80.0},
+            80.0,
+            [Target("actuator_gainprm", "a"), Target("actuator_biasprm", "a", 1, (-1.0,))],
+        ),
+        ({"ref": 0.3}, 0.3, [Target("qpos0", "a")]),
+        ({"gear": 4.0}, 4.0, [Target("actuator_gear", "b")]),
+        ({"slide": 0.4}, 0.4, [Target("geom_friction", "tip")]),
+        ({"gravity": -9.5}, -9.5, [Target("opt.gravity", index=2)]),
+    ],
+)
+def test_writing_in_place_is_recompiling(
+    changes: dict[str, object], value: float, targets: list[Target]
+) -> None:
+    wanted, model = model_with(**changes), model_with()
+    assert differences(wanted, model) != set()  # the change shows at all
+    binding = bound(model, parameter(*targets, nominal=value, min=-20, max=100, scale="asinh"))
+    binding.write(model, np.array([value]), np.empty(0))
+    assert differences(wanted, model) == set()
+
+
+def test_writing_again_replaces() -> None:
+    model = model_with()
+    binding = bound(
+        model, parameter(Target("dof_damping", "a", factor=(2.0, 3.0)), Target("dof_damping", "b"))
+    )
+    for value in (0.7, 0.4, 0.7):
+        binding.write(model, np.array([value]), np.empty(0))
+    np.testing.assert_allclose(model.dof_damping, [4.2, 0.7])
+
+
+def test_one_parameter_may_tie_several_fields_and_context() -> None:
+    model = model_with()
+    factor = (0.5, "volts", "enabled")
+    binding = bound(
+        model,
+        parameter(
+            Target("actuator_gainprm", "a", 0, factor),
+            Target("actuator_biasprm", "a", 1, (-1.0, *factor)),
+            Target("actuator_gear", "b", 0, ("volts",)),
+        ),
+        context=("enabled", "other", "volts"),
+    )
+    assert binding.context_used == (0, 2)
+    binding.write(model, np.array([4.0]), np.array([1.0, 99.0, 7.0]))
+    assert (model.actuator_gainprm[0, 0], model.actuator_biasprm[0, 1]) == (14.0, -14.0)
+    assert model.actuator_gear[1, 0] == 28.0
+    assert model.actuator_biasprm[0, 2] == -2.0  # kv untouched
+    binding.write(model, np.array([4.0]), np.array([0.0, 99.0, 7.0]))
+    assert model.actuator_gainprm[0, 0] == 0.0
+
+
+def test_values_for_many_rows_at_once() -> None:
+    binding = bound(
+        model_with(),
+        parameter(Target("dof_damping", "a", factor=("x",)), name="p"),
+        parameter(Target("dof_damping", "b"), name="q"),
+        context=("x",),
+    )
+    (cells,) = binding.cells
+    got = binding.values(cells, np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[10.0], [100.0]]))
+    np.testing.assert_array_equal(got, [[10, 2], [300, 4]])
+
+
+def test_frozen_parameter_lets_a_context_write_a_field() -> None:
+    model = model_with()
+    binding = bound(
+        model,
+        parameter(Target("dof_damping", "a"), name="free"),
+        parameter(Target("body_mass", "hand", factor=("payload",)), name="known", frozen=True),
+        context=("payload",),
+    )
+    assert binding.parameters.names == ("free",)
+    binding.write(model, np.array([0.9]), np.array([1.25]))
+    assert model.body_mass[2] == 1.25
+    assert model.dof_damping[0] == 0.9
+
+
+def test_set_const_is_needed_exactly_where_derived_values_depend() -> None:
+    model = model_with()
+    assert bound(model, parameter(Target("body_mass", "hand"))).needs_set_const
+    assert not bound(model, parameter(Target("actuator_gainprm", "a"))).needs_set_const
+
+
+def test_two_parameters_on_one_cell_are_refused() -> None:
+    with pytest.raises(ConfigError, match="parameters p and q both write dof_damping of b"):
+        bound(
+            model_with(),
+            parameter(Target("dof_damping", "a"), Target("dof_damping", "b"), name="p"),
+            parameter(Target("dof_damping", "b"), name="q"),
+        )
+
+
+def test_frozen_parameters_claim_their_cells_too() -> None:
+    with pytest.raises(ConfigError, match="both write body_mass of hand"):
+        bound(
+            model_with(),
+            parameter(Target("body_mass", "hand"), name="p"),
+            parameter(Target("body_mass", "hand"), name="q", frozen=True),
+        )
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (Target("dof_dampng", "a"), "field 'dof_dampng' is no array of MjModel; did you mean 'dof_damping'?"),
+        (Target("opt.gravty"), "field 'opt.gravty' is no array of MjModel"),
+        (Target("dof_damping", "c"), "parameter p: joint 'c' is not in the model; known: a, b"),
+        (Target("body_mass", "han"), "parameter p: body 'han' is not in the model; did you mean 'hand'?"),
+        (Target("actuator_gear", "x"), "parameter p: actuator 'x' is not in the model; known: a, b"),
+        (Target("geom_friction", "tp"), "parameter p: geom 'tp' is not in the model; did you mean 'tip'?"),
+        (Target("qpos0", "c"), "parameter p: joint 'c' is not in the model"),
+        (Target("body_inertia", "arm", 3), "parameter p: index 3 of body_inertia is outside 0 .. 2"),
+        (Target("opt.gravity", index=-1), "parameter p: index -1 of opt.gravity is outside 0 .. 2"),
+        (Target("key_qpos", "a"), "parameter p: field 'key_qpos' has no named element"),
+        (
+            Target("dof_damping", "a", factor=("volt",)),
+            "parameter p: factor 'volt' is no [[context]] of robot.toml; did you mean 'volts'?",
+        ),
+    ],
+)
+def test_unknown_names_get_a_clear_message(target: Target, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        bound(model_with(), parameter(target), context=("volts",))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"min": 2.0, "max": 1.0}, "min 2.0 is not below max 1.0"),
+        ({"nominal": 11.0}, "nominal 11.0 is outside 0.1 .. 10.0"),
+        ({"min": 0.0}, "min 0.0 on scale log must be positive; use scale asinh"),
+    ],
+)
+def test_contradicting_bounds(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"parameter p: {message}"):
+        ParameterSet([parameter(Target("dof_damping", "a"), **changes)])
+
+
+def test_sets_that_make_no_sense() -> None:
+    target = Target("dof_damping", "a")
+    with pytest.raises(ConfigError, match="parameter p is defined twice"):
+        ParameterSet([parameter(target), parameter(target)])
+    with pytest.raises(ConfigError, match="no free parameter"):
+        ParameterSet([parameter(target, frozen=True)])
+    with pytest.raises(ConfigError, match="parameter p: targets is empty"):
+        ParameterSet([parameter()])
+
+
+@pytest.fixture
+def space() -> ParameterSet:
+    target = Target("dof_damping", "a")
+    return ParameterSet(
+        [
+            parameter(target, name="log"),
+            parameter(target, name="linear", scale="linear", min=-2.0, max=6.0, nominal=0.0),
+            parameter(target, name="asinh", scale="asinh", min=-5.0, max=20.0, nominal=0.0),
+        ]
+    )
+
+
+def test_scaled_coordinates_are_as_documented(space: ParameterSet) -> None:
+    got = space.to_scaled(np.array([2.0, 3.0, 7.0]))
+    np.testing.assert_allclose(got, [np.log(2.0), 3.0 / 2.0, np.arcsinh(7.0 / 2.0)])
+
+
+def test_scaled_round_trip(space: ParameterSet) -> None:
+    values = space.draw(np.random.default_rng(1), 200)
+    assert (values >= space.min).all()
+    assert (values <= space.max).all()
+    np.testing.assert_allclose(space.to_physical(space.to_scaled(values)), values, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(space.to_physical(space.z_min), space.min)
+    np.testing.assert_allclose(space.to_physical(space.z_max), space.max)
+    np.testing.assert_allclose(space.to_physical(space.z_nominal), space.nominal, atol=1e-15)
+
+
+def test_physical_sd_is_the_slope(space: ParameterSet) -> None:
+    z, step = np.array([0.3, -0.4, 1.7]), 1e-6
+    slope = (space.to_physical(z + step) - space.to_physical(z - step)) / (2 * step)
+    np.testing.assert_allclose(
+        space.physical_sd(z, np.array([0.1, 0.2, 0.3])), slope * [0.1, 0.2, 0.3], rtol=1e-8
+    )
+
+
+def test_draws_are_uniform_in_scaled_coordinates_and_seeded(space: ParameterSet) -> None:
+    values = space.draw(np.random.default_rng(1), 4000)
+    share = (space.to_scaled(values) - space.z_min) / (space.z_max - space.z_min)
+    np.testing.assert_allclose(share.mean(axis=0), 0.5, atol=0.02)
+    np.testing.assert_allclose(share.std(axis=0), 1 / np.sqrt(12), atol=0.01)
+    np.testing.assert_array_equal(values, space.draw(np.random.default_rng(1), 4000))
+
+
+def test_vector_replaces_named_values(space: ParameterSet) -> None:
+    np.testing.assert_array_equal(space.vector({"asinh": 3.0}), [1.0, 0.0, 3.0])
+    np.testing.assert_array_equal(space.nominal, [1.0, 0.0, 0.0])
+    with pytest.raises(ConfigError, match=r"parameter lin is not in the set; did you mean 'linear'\?"):
+        space.vector({"lin": 1.0})
