@@ -38,6 +38,7 @@ class Trial:
     windows: Windows
     held: Windows
     clean: Windows  # the fitted windows without noise, from the true initial states
+    fine: Windows  # the fitted windows with a measurement at each simulation step
     bound_sd: Array  # (P,) standard deviation of the best unbiased estimate
     identifiable: NDArray[np.bool_]  # (P,)
 
@@ -87,22 +88,36 @@ def _first(trace: Sequence[Progress], reached: Callable[[Array], bool]) -> int |
 
 
 def make_trial(
-    model: str, seed: int, windows: int = 32, structure: Structure | None = None, noise: Array | None = None
+    model: str,
+    seed: int,
+    windows: int = 32,
+    structure: Callable[[Robot], Structure | None] | None = None,
+    velocity_noise: float | None = None,
 ) -> Trial:
     """Draw a truth uniformly within the bounds; record two motions; compute the exact bound at the truth."""
     robot = open_robot(MODELS / model / "robot.toml")
-    if noise is not None:
+    if velocity_noise is not None:
+        noise = robot.layout.noise.copy()
+        noise[robot.layout.velocity] = velocity_noise
         robot = replace(robot, layout=replace(robot.layout, noise=noise))
     excitation = load_training(MODELS / model / "train.toml").excitation
     truth = robot.parameters.to_scaled(robot.parameters.draw(np.random.default_rng(seed), 1)[0])
-    fitted = _record(robot, excitation, truth, windows, 1000 + seed, structure)
-    held = _record(robot, excitation, truth, windows, 5000 + seed, structure)
+    fitted, held = (
+        _record(robot, excitation, truth, windows, first + seed, structure(robot) if structure else None)
+        for first in (1000, 5000)
+    )
     cut_windows = _cut(robot, fitted)
     steps = np.round(cut_windows.start_s / robot.layout.step_s).astype(int)
     knots = steps[:, None] + np.arange(robot.layout.knots + 1) * robot.layout.substeps
     clean = replace(cut_windows, qpos0=fitted.qpos[steps], qvel0=fitted.qvel[steps], measured=fitted.clean[knots])
     bound, known = _bound(robot, clean, truth)
-    return Trial(robot, seed, truth, cut_windows, _cut(robot, held), clean, bound, known)
+    return Trial(robot, seed, truth, cut_windows, _cut(robot, held), clean, _cut(every_step(robot), fitted), bound, known)
+
+
+def every_step(robot: Robot) -> Robot:
+    """The same robot with a knot at each simulation step, for tools that compare all samples."""
+    layout = robot.layout
+    return replace(robot, layout=replace(layout, knots=layout.steps, substeps=1, knot_s=layout.step_s))
 
 
 def _record(

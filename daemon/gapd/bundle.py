@@ -71,9 +71,7 @@ class Bundle:
 
     def outside_range(self, features: Array, context: Array) -> tuple[str, ...]:
         """Names of features (n, K+1, F) and context (n, K+1, X) outside what the network was trained on."""
-        values = np.concatenate([features, context], axis=-1).reshape(
-            -1, features.shape[-1] + context.shape[-1]
-        )
+        values = np.concatenate([features, context], axis=-1).reshape(-1, features.shape[-1] + context.shape[-1])
         low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
         names = []
         for column, known in enumerate(self.manifest.ranges):
@@ -105,14 +103,10 @@ def open_bundle(robot: Robot) -> Bundle:
 def bundle_folder(robot: Robot) -> Path:
     """Folder of the robot's bundle; InputError if none is configured or it is not there."""
     if not robot.config.bundle:
-        raise InputError(
-            f"robot {robot.config.robot}: bundle is not set; name the bundle folder in robot.toml"
-        )
+        raise InputError(f"robot {robot.config.robot}: bundle is not set; name the bundle folder in robot.toml")
     folder = robot.config.path(robot.config.bundle)
     if not folder.is_dir():
-        raise InputError(
-            f"bundle {folder}: no such folder; run `gaptrain fit` or correct `bundle` in robot.toml"
-        )
+        raise InputError(f"bundle {folder}: no such folder; run `gaptrain fit` or correct `bundle` in robot.toml")
     return folder
 
 
@@ -134,9 +128,7 @@ def _decode(folder: Path, raw: bytes) -> Manifest:
     try:
         schema = msgspec.json.decode(raw, type=_Schema).schema
         if schema != SCHEMA:
-            raise _refusal(
-                folder, f"schema = {schema}, this gapd reads {SCHEMA}", "export it with this gapd's version"
-            )
+            raise _refusal(folder, f"schema = {schema}, this gapd reads {SCHEMA}", "export it with this gapd's version")
         manifest = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _refusal(folder, f"{MANIFEST} does not decode: {error}", REBUILD) from None
@@ -151,9 +143,7 @@ def _verified(folder: Path, name: str, expected: str) -> bytes:
     raw = _read(folder, name)
     digest = hashlib.sha256(raw).hexdigest()
     if digest != expected:
-        raise _refusal(
-            folder, f"{name} has sha256 {digest}, the manifest says {expected}", "copy the bundle again"
-        )
+        raise _refusal(folder, f"{name} has sha256 {digest}, the manifest says {expected}", "copy the bundle again")
     return raw
 
 
@@ -164,12 +154,8 @@ def _check_robot(folder: Path, manifest: Manifest, robot: Robot) -> None:
         raise _refusal(folder, f"robot = {manifest.robot!r}, robot.toml says {robot.config.robot!r}", remedy)
     major = mujoco.__version__.split(".")[0]
     if manifest.engine != ENGINE or manifest.engine_version.split(".")[0] != major:
-        found = (
-            f"engine = {manifest.engine} {manifest.engine_version}, here runs {ENGINE} {mujoco.__version__}"
-        )
-        raise _refusal(
-            folder, found, "parameters do not carry over between engines: fit it again with this one"
-        )
+        found = f"engine = {manifest.engine} {manifest.engine_version}, here runs {ENGINE} {mujoco.__version__}"
+        raise _refusal(folder, found, "parameters do not carry over between engines: fit it again with this one")
     # The nominal may move with every recalibration: the network never sees it.
     theirs_free = tuple(msgspec.structs.replace(p, nominal=0.0) for p in manifest.parameters)
     ours_free = tuple(msgspec.structs.replace(p, nominal=0.0) for p in parameter_facts(robot))
@@ -181,9 +167,7 @@ def _check_robot(folder: Path, manifest: Manifest, robot: Robot) -> None:
     ):
         difference = _first_difference(theirs, ours)
         if difference:
-            raise _refusal(
-                folder, f"{kind} {difference}", "use the configuration it was made for, or fit it again"
-            )
+            raise _refusal(folder, f"{kind} {difference}", "use the configuration it was made for, or fit it again")
 
 
 def _first_difference(theirs: Sequence[Any], ours: Sequence[Any]) -> str:
@@ -201,9 +185,7 @@ def _first_difference(theirs: Sequence[Any], ours: Sequence[Any]) -> str:
 
 def _session(folder: Path, raw: bytes) -> Any:
     if _EXTERNAL in raw:
-        raise _refusal(
-            folder, f"{NETWORK} refers to a file outside itself", "export it without external data"
-        )
+        raise _refusal(folder, f"{NETWORK} refers to a file outside itself", "export it without external data")
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
@@ -246,9 +228,5 @@ def _self_test(bundle: Bundle, raw: bytes) -> None:
             raise _refusal(bundle.folder, f"self-test: {name} is not finite or misshapen", REBUILD)
         worst = float(np.abs(value - wanted).max() / max(float(np.abs(wanted).max()), 1e-6))
         if worst > GOLDEN_TOLERANCE:
-            found = (
-                f"self-test: {name} is off by {worst:.2g} of its largest value, allowed {GOLDEN_TOLERANCE}"
-            )
-            raise _refusal(
-                bundle.folder, found, "export it again, or report this CPU and onnxruntime version"
-            )
+            found = f"self-test: {name} is off by {worst:.2g} of its largest value, allowed {GOLDEN_TOLERANCE}"
+            raise _refusal(bundle.folder, found, "export it again, or report this CPU and onnxruntime version")

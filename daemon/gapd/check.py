@@ -79,9 +79,7 @@ def _shuffled_blocks(
     """Rows of each block of one recording, in random order. A short recording has shorter blocks."""
     rows = np.flatnonzero(mine)
     span = float(np.ptp(start_s[rows]))
-    number = blocks_of(
-        start_s[rows], np.zeros(len(rows), np.intp), max(min(block_s, held_share * span), 1e-9)
-    )
+    number = blocks_of(start_s[rows], np.zeros(len(rows), np.intp), max(min(block_s, held_share * span), 1e-9))
     return [rows[number == n] for n in rng.permutation(np.unique(number))]
 
 
@@ -157,9 +155,7 @@ def check(
     if diverged.any():
         number = int(diverged.any(axis=1).sum())
         reason = f"replay with the candidate diverges in {number} of {len(block)} held-out windows"
-        return replace(
-            result, cause="diverged", reason=reason, remedy="keep the current values; widen no bounds"
-        )
+        return replace(result, cause="diverged", reason=reason, remedy="keep the current values; widen no bounds")
     if result.windows < MIN_WINDOWS or count < MIN_BLOCKS:
         return _too_few(result, count, window_s)
     ratio = _log_ratio(before / scale, after / scale, block)
@@ -174,9 +170,7 @@ def check(
         if found is not None:
             cause, reason, remedy = found
             return replace(result, cause=cause, reason=reason, remedy=remedy)
-    return replace(
-        result, verdict="accepted", reason=f"{100 * result.improvement:.0f} % of the squared gap is gone"
-    )
+    return replace(result, verdict="accepted", reason=f"{100 * result.improvement:.0f} % of the squared gap is gone")
 
 
 Rejection = tuple[Cause, str, str] | None
@@ -186,9 +180,7 @@ def _too_few(result: Check, count: int, window_s: float) -> Check:
     per_block = max(result.windows / count, 1.0) if count else 1.0
     more = max(MIN_WINDOWS - result.windows, round((MIN_BLOCKS - count) * per_block))
     reason = f"{result.windows} held-out windows in {count} blocks, {MIN_WINDOWS} in {MIN_BLOCKS} are needed"
-    return replace(
-        result, cause="too_few", reason=reason, remedy=f"record {more * window_s:.1f} s more of motion"
-    )
+    return replace(result, cause="too_few", reason=reason, remedy=f"record {more * window_s:.1f} s more of motion")
 
 
 def _not_better(result: Check, least: float) -> Rejection:

@@ -136,6 +136,14 @@ def _check(path: Path, config: Config) -> None:
     for channel in config.channel:
         if not channel.noise > 0:
             _refuse(path, f"channel {channel.name} noise", channel.noise, "must be a positive standard deviation")
+    for kind, names in (("channel", config.channel_names), ("context", config.context_names)):
+        doubled = {n for n in names if names.count(n) > 1}
+        if doubled:
+            _refuse(path, kind, min(doubled), f"declared twice; keep one [[{kind}]]")
+    _check_log(path, config)
+
+
+def _check_log(path: Path, config: Config) -> None:
     log = config.log
     for name in log.channels:
         if name not in config.channel_names:
@@ -167,7 +175,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; name an existing robot.toml with --config") from None
+        raise ConfigError(f"{path}: no such file; correct the path") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); check path and permissions") from None
     except tomllib.TOMLDecodeError as error:

@@ -54,9 +54,7 @@ class ParameterEstimate:
     def sentence(self) -> str:
         """Name, values, uncertainty, unit."""
         digits = _decimals(self.sd)
-        values = (
-            f"{_number(self.before, digits)} -> {_number(self.after, digits)} ± {_number(self.sd, digits)}"
-        )
+        values = f"{_number(self.before, digits)} -> {_number(self.after, digits)} ± {_number(self.sd, digits)}"
         return f"{self.name} {values} {self.unit}".rstrip() + (" (effective)" if self.effective else "")
 
 
@@ -163,9 +161,7 @@ def _at_bound(estimates: Sequence[ParameterEstimate]) -> Decision | None:
     return Decision("escalate", "ERROR", f"{_named(bound)} is at its bound", remedy)
 
 
-def _beyond_floor(
-    estimates: Sequence[ParameterEstimate], check: Check | None, floors: float
-) -> Decision | None:
+def _beyond_floor(estimates: Sequence[ParameterEstimate], check: Check | None, floors: float) -> Decision | None:
     """What no parameter explains is for the host."""
     remedy = "ask the host for a recalibration, and look for load, contact or backlash"
     if check is not None and check.commissioned and check.cause not in ("diverged", "too_few"):

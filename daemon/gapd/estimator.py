@@ -217,13 +217,24 @@ def _secant(linear: Linearisation, before: State, after: State, step: Array) -> 
 
 
 def finish(problem: Problem, state: State, source: JacobianSource | None, settings: Settings) -> Fit:
-    """Exact derivatives, then chord steps with them until the point rests. They are taken anew if it moved far."""
+    """Exact derivatives, then chord steps with them until the point rests. They are taken anew if it moved far.
+
+    They are also taken anew if chords with them cannot bring it to rest: intervals would come from the wrong place.
+    """
     taken = 0
     while True:
         linear, at, taken = _exact(problem, state, source, settings), state.z, taken + 1
         state, normal = chords(problem, state, linear, settings)
-        if np.max(np.abs(state.z - at)) < settings.relinearise or taken == settings.max_linearisations:
+        near = np.max(np.abs(state.z - at)) < settings.relinearise
+        if (near and _rests(problem, state, normal, settings)) or taken == settings.max_linearisations:
             return Fit(state, linear, normal)
+
+
+def _rests(problem: Problem, state: State, normal: Normal, settings: Settings) -> bool:
+    """Whether the next step would be small against the standard deviations."""
+    information, _ = problem.totals(state, normal)
+    step = problem.step(state, normal, 0.0)
+    return float(step @ information @ step) < settings.chord_tolerance**2
 
 
 def _exact(problem: Problem, state: State, source: JacobianSource | None, settings: Settings) -> Linearisation:

@@ -101,13 +101,12 @@ def usable_starts(frames: Frames, robot: Robot) -> list[Run]:
             lost_row = row
         elif end == len(frames) and not gates and len(edges) == 2:
             gates.append(_no_window(frames, length, period))
-        runs.append(Run(part, np.array([gate.start_s for gate in gates]), tuple(gates)))
+        if gates:
+            runs.append(Run(part, np.array([gate.start_s for gate in gates]), tuple(gates)))
     return runs
 
 
-def judge(
-    frames: Frames, starts: Array, robot: Robot, present: NDArray[np.bool_] | None = None
-) -> list[Gate]:
+def judge(frames: Frames, starts: Array, robot: Robot, present: NDArray[np.bool_] | None = None) -> list[Gate]:
     """One gate per start (W,). `present` (C,): channels of the whole recording; default: of these frames."""
     if not len(starts):
         return []
@@ -177,9 +176,7 @@ class _Bench:
         times, length = self.frames.timestamp[rows], self.robot.config.timing.window_s
         if len(times) < MIN_FRAMES:
             reason = f"{len(times)} frames in {length:g} s, a frame each {self.period_s:.3g} s"
-            return Gate(
-                "missing", start, "", len(times), reason, "give timestamps in seconds, or record faster"
-            )
+            return Gate("missing", start, "", len(times), reason, "give timestamps in seconds, or record faster")
         for joint, channel in enumerate(self.robot.layout.position):
             if not self.present[channel]:
                 name = self.robot.layout.channels[channel]
@@ -220,11 +217,7 @@ class _Bench:
         # A model that knows the switch replays a drive that is off: a swinging joint tells about friction.
         if unknown or (off and len(off) == len(switches) and self._moving(rows) is None):
             name = self.robot.config.context_names[(unknown or off)[0]]
-            remedy = (
-                "switch the drive on"
-                if not unknown
-                else "switch the drive on, or use it as a factor of gains"
-            )
+            remedy = "switch the drive on" if not unknown else "switch the drive on, or use it as a factor of gains"
             return Gate("disabled", start, name, 0.0, "off for the whole window", remedy)
         return None
 
@@ -234,12 +227,8 @@ class _Bench:
             if shared > STUCK_SHARE * (rows.stop - rows.start):
                 name = self.robot.layout.channels[stretch.channel]
                 begin, end = self.frames.timestamp[[stretch.first, stretch.last]]
-                reason = (
-                    f"stays at {stretch.value:.6g} from {begin:.3f} to {end:.3f} s while {stretch.reason}"
-                )
-                return Gate(
-                    "stuck", start, name, stretch.value, reason, "check sensor and cable, or a blocked joint"
-                )
+                reason = f"stays at {stretch.value:.6g} from {begin:.3f} to {end:.3f} s while {stretch.reason}"
+                return Gate("stuck", start, name, stretch.value, reason, "check sensor and cable, or a blocked joint")
         return None
 
     def _excited(self, rows: slice, start: float) -> Gate | None:
@@ -251,19 +240,13 @@ class _Bench:
         spans = self._spans(rows)
         joint = int(np.argmax(spans))
         name = self.robot.layout.channels[self.robot.layout.position[joint]]
-        reason = (
-            f"no joint moves by more than {REST_SD:g} standard deviations, this one by {spans[joint]:.2g}"
-        )
-        return Gate(
-            "not_excited", start, name, float(spans[joint]), reason, "nothing to learn here; move the robot"
-        )
+        reason = f"no joint moves by more than {REST_SD:g} standard deviations, this one by {spans[joint]:.2g}"
+        return Gate("not_excited", start, name, float(spans[joint]), reason, "nothing to learn here; move the robot")
 
     def _spans(self, rows: slice) -> Array:
         """Peak to peak (nv,) of each joint's position in standard deviations of its channel."""
         channels = self.robot.layout.position
-        return np.asarray(
-            np.ptp(self.frames.measured[rows][:, channels], axis=0) / self.robot.layout.noise[channels]
-        )
+        return np.asarray(np.ptp(self.frames.measured[rows][:, channels], axis=0) / self.robot.layout.noise[channels])
 
     def _moving(self, rows: slice) -> int | None:
         """First joint that moves by more than noise."""
@@ -314,9 +297,7 @@ def _rows(frames: Frames, rows: slice) -> Frames:
 def _order_gate(frames: Frames, row: int, start: float) -> Gate:
     before, after = frames.timestamp[row - 1], frames.timestamp[row]
     reason = f"timestamp {after:.6f} s follows {before:.6f} s"
-    return Gate(
-        "out_of_order", start, "", float(after - before), reason, "sort the frames, and stamp each once"
-    )
+    return Gate("out_of_order", start, "", float(after - before), reason, "sort the frames, and stamp each once")
 
 
 def _no_window(frames: Frames, length: float, period: float) -> Gate:

@@ -13,8 +13,8 @@ Array = NDArray[np.float64]
 
 # Scaled parameters (logarithms) move at most this much in a step: a factor of two.
 STEP_LIMIT = 0.7
-# Projected Newton steps at most; a handful suffices for tens of parameters.
-PROJECTIONS = 50
+# Changes of faces at most, per parameter; one or two suffice.
+FACE_CHANGES = 10
 
 
 @dataclass(frozen=True)
@@ -72,31 +72,32 @@ def damped_step(information: Array, score: Array, damping: float, lower: Array, 
     """Levenberg step (P,): the minimum of the damped quadratic model in a box.
 
     The box is [lower, upper] (P,), relative to the current point, cut at +-STEP_LIMIT. Parameters on its
-    faces are found by projected Newton steps (Bertsekas 1982): clipping the free minimum instead would leave
-    the others where they only made sense together with the part that was cut off.
+    faces are found by a primal active-set method (Nocedal and Wright 2006, algorithm 16.3): clipping the free
+    minimum instead would leave the others where they only made sense together with the part that was cut off.
     """
     diagonal = np.maximum(np.diag(information), 1e-12)
     system = information + np.diag(damping * diagonal + 1e-12)
     lower, upper = np.maximum(lower, -STEP_LIMIT), np.minimum(upper, STEP_LIMIT)
-    step = np.zeros(len(score))
-    for _ in range(PROJECTIONS):
-        slope = system @ step - score
-        pinned = ((step <= lower) & (slope > 0)) | ((step >= upper) & (slope < 0))
+    step = np.clip(np.zeros(len(score)), lower, upper)
+    pinned = lower >= upper
+    for _ in range(FACE_CHANGES * len(score)):
+        direction = np.zeros(len(score))
         free = ~pinned
-        goal = step.copy()
-        goal[free] -= np.linalg.solve(system[np.ix_(free, free)], slope[free])
-        moved = _search(system, score, step, goal, lower, upper)
-        if np.allclose(moved, step, rtol=0, atol=1e-12):
+        direction[free] = np.linalg.solve(system[np.ix_(free, free)], (score - system @ step)[free])
+        face = np.where(direction < 0, lower, upper)
+        room = np.full(len(score), np.inf)
+        np.divide(face - step, direction, out=room, where=direction != 0)
+        first = int(np.argmin(room))
+        if room[first] < 1.0:
+            step = np.clip(step + room[first] * direction, lower, upper)
+            step[first], pinned[first] = face[first], True
+            continue
+        step = np.clip(step + direction, lower, upper)
+        # The minimum on these faces. Leave the one that the quadratic falls away from the most, if there is one.
+        slope = (score - system @ step) / np.sqrt(np.diag(system))
+        inwards = np.where(pinned & (lower < upper), np.where(step <= lower, slope, -slope), -np.inf)
+        best = int(np.argmax(inwards))
+        if inwards[best] <= 1e-9 * np.max(np.abs(score) / np.sqrt(np.diag(system)), initial=0.0):
             break
-        step = moved
-    return step
-
-
-def _search(system: Array, score: Array, step: Array, goal: Array, lower: Array, upper: Array) -> Array:
-    """Point on the projected way from step to goal that lowers the quadratic; the step itself if none does."""
-    value = step @ (system @ step) / 2 - score @ step
-    for share in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01):
-        trial = np.clip(step + share * (goal - step), lower, upper)
-        if trial @ (system @ trial) / 2 - score @ trial < value:
-            return np.asarray(trial)
+        pinned[best] = False
     return step

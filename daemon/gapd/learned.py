@@ -40,8 +40,6 @@ class Learned:
         window[point.rollouts.failed[rows]] = 0.0
         context = point.windows.context[rows, :: self._substeps].astype(np.float32)
         if context.shape[-1] == 0:
-            context = np.zeros(
-                (*context.shape[:2], 1), np.float32
-            )  # what the network has where there is none
+            context = np.zeros((*context.shape[:2], 1), np.float32)  # what the network has where there is none
         z = np.broadcast_to(point.z, (len(point.windows), point.z.shape[-1]))[rows].astype(np.float32)
         return self.bundle.run(window, context, z, np.zeros_like(z))

@@ -183,12 +183,13 @@ class Binding:
             free = position < len(parameters)
             for target in parameter.targets:
                 flat = _flat_index(model, parameter.name, target)
-                other = writer.setdefault((target.field, flat), parameter.name)
-                if other != parameter.name or (target.field, flat) in seen:
+                other = writer.get((target.field, flat))
+                if other is not None:
                     raise ConfigError(
                         f"parameters {other} and {parameter.name} both write {target.field} of {target.element}; "
                         "make them one parameter with two targets, or freeze and remove one"
                     )
+                writer[target.field, flat] = parameter.name
                 constant = target.constant * (1.0 if free else parameter.nominal)
                 columns = tuple(self._column(parameter.name, name) for name in target.context)
                 rows.setdefault(target.field, []).append((flat, position if free else -1, constant, columns))

@@ -146,11 +146,7 @@ def _jump(frames: Frames, channel: int, last: int) -> float:
     rows = slice(last, last + 2 + JUMP_FRAMES)
     # Per time: after a hole in the frames a step is larger.
     rates = np.abs(np.diff(frames.measured[rows, channel]) / np.diff(frames.timestamp[rows]))
-    if (
-        len(rates) < 1 + JUMP_FRAMES
-        or not np.isfinite(rates).all()
-        or rates[0] <= JUMP_RATIO * rates[1:].max()
-    ):
+    if len(rates) < 1 + JUMP_FRAMES or not np.isfinite(rates).all() or rates[0] <= JUMP_RATIO * rates[1:].max():
         return 0.0
     return float(abs(frames.measured[last + 1, channel] - frames.measured[last, channel]))
 

@@ -19,6 +19,8 @@ LATE_SHARE = 0.1
 # Half width of the local fit that gives a velocity where none is measured, and its smallest number of frames.
 VELOCITY_FIT_S = 0.01
 VELOCITY_FIT_FRAMES = 7
+# Standard deviation of a velocity that nothing tells, in rad/s or m/s: faster than any joint here moves.
+UNKNOWN_VELOCITY_SD = 10.0
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,17 @@ class Windows:
 
 def window_starts(frames: Frames, layout: Layout, command_offset_s: float = 0.0) -> Array:
     """Start times (W,) of back-to-back windows, each on a frame, that lie wholly inside the frames."""
-    starts: list[float] = []
     times = frames.timestamp
-    next_s = times[0] + max(command_offset_s, 0.0)
     length = layout.knots * layout.knot_s
     tolerance = LATE_SHARE * layout.step_s
+    if not len(times) or np.spacing(times[-1]) > tolerance:
+        return np.zeros(0)  # empty, or stamps so large that they cannot tell two steps apart
+    starts: list[float] = []
+    # With an offset, the command of the first step must have come, and that of the last too.
+    next_s, end_s = times[0] + max(command_offset_s, 0.0), times[-1] + min(command_offset_s, 0.0)
     while True:
         first = int(np.searchsorted(times, next_s - tolerance))
-        if first >= len(times) or times[first] + length > times[-1] + tolerance:
+        if first >= len(times) or times[first] + length > end_s + tolerance:
             return np.array(starts)
         starts.append(float(times[first]))
         next_s = times[first] + length
@@ -125,8 +130,7 @@ def _interpolate(frames: Frames, at: Array) -> Array:
 def initial_state(frames: Frames, layout: Layout, starts: Array) -> tuple[Array, Array, Array]:
     """Measured state at the window starts: position (W, nv), velocity (W, nv), standard deviation (W, 2 nv).
 
-    A velocity without a channel is the slope of a local quadratic through the positions around the
-    start; its standard deviation follows from the channel noise.
+    A velocity without a measurement is the slope of a local quadratic through the positions around the start.
     """
     at = _interpolate(frames, starts[:, None])[:, 0]
     position = at[:, layout.position]
@@ -134,26 +138,32 @@ def initial_state(frames: Frames, layout: Layout, starts: Array) -> tuple[Array,
     sd = np.empty((len(starts), 2 * position.shape[1]))
     sd[:, : position.shape[1]] = layout.noise[layout.position]
     for joint, channel in enumerate(layout.velocity):
-        column = position.shape[1] + joint
-        if channel != ABSENT and np.isfinite(at[:, channel]).all():
-            velocity[:, joint], sd[:, column] = at[:, channel], layout.noise[channel]
-        else:
-            measured = layout.position[joint]
-            slope, unit_sd = _slopes(frames.timestamp, frames.measured[:, measured], starts)
-            velocity[:, joint], sd[:, column] = slope, unit_sd * layout.noise[measured]
+        column, by = position.shape[1] + joint, layout.position[joint]
+        known = np.zeros(len(starts), bool)
+        if channel != ABSENT:
+            known = np.isfinite(at[:, channel])
+            velocity[known, joint], sd[known, column] = at[known, channel], layout.noise[channel]
+        for row in np.flatnonzero(~known):
+            velocity[row, joint], sd[row, column] = _slope(
+                frames.timestamp, frames.measured[:, by], starts[row], layout.noise[by]
+            )
     return position, velocity, sd
 
 
-def _slopes(times: Array, values: Array, starts: Array) -> tuple[Array, Array]:
-    """Slope (W,) of a local quadratic at each start, and its standard deviation per unit of noise."""
-    slope, unit_sd = np.empty(len(starts)), np.empty(len(starts))
-    for row, start in enumerate(starts):
-        near = np.flatnonzero(np.abs(times - start) <= VELOCITY_FIT_S)
-        if len(near) < VELOCITY_FIT_FRAMES:
-            near = np.argsort(np.abs(times - start))[:VELOCITY_FIT_FRAMES]
-        near = near[np.isfinite(values[near])]
-        design = np.vander(times[near] - start, 3)
-        inverse = np.linalg.pinv(design)
-        slope[row] = inverse[1] @ values[near]
-        unit_sd[row] = np.sqrt(inverse[1] @ inverse[1])
-    return slope, unit_sd
+def _slope(times: Array, values: Array, start: float, noise: float) -> tuple[float, float]:
+    """Slope of a local quadratic at the start, and its standard deviation.
+
+    Where the quadratic misses by more than the noise (curvature at low rates), the misfit takes its place.
+    """
+    first, last = np.searchsorted(times, (start - VELOCITY_FIT_S, start + VELOCITY_FIT_S))
+    lacking = max(VELOCITY_FIT_FRAMES - (last - first), 0)
+    near = slice(max(first - (lacking + 1) // 2, 0), last + (lacking + 1) // 2)
+    finite = np.isfinite(values[near])
+    if finite.sum() < VELOCITY_FIT_FRAMES // 2 + 1:
+        return 0.0, UNKNOWN_VELOCITY_SD
+    design = np.vander(times[near][finite] - start, 3)
+    inverse = np.linalg.pinv(design)
+    fitted = inverse @ values[near][finite]
+    missed = design @ fitted - values[near][finite]
+    spread = float(np.sqrt(missed @ missed / (len(missed) - 3)))
+    return float(fitted[1]), max(spread, noise) * float(np.linalg.norm(inverse[1]))

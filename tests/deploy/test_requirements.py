@@ -27,10 +27,7 @@ def declared(extra: str) -> set[str]:
 @pytest.mark.parametrize("name", LOCKS)
 def test_lock_names_no_index_and_no_path(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
-    assert (
-        re.findall(r"^.*(?:://|file:|--index|--extra-index|--find-links| /).*$", text, flags=re.MULTILINE)
-        == []
-    )
+    assert re.findall(r"^.*(?:://|file:|--index|--extra-index|--find-links| /).*$", text, flags=re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -39,9 +36,7 @@ def test_every_package_has_a_hash(name: str) -> None:
     assert re.findall(r"^[a-z].*(?<! \\)$", text, flags=re.MULTILINE) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "extras"), [("robot", [""]), ("host", ["", "host"]), ("dev", ["", "host", "dev"])]
-)
+@pytest.mark.parametrize(("name", "extras"), [("robot", [""]), ("host", ["", "host"]), ("dev", ["", "host", "dev"])])
 def test_lock_holds_what_the_project_declares(name: str, extras: list[str]) -> None:
     assert set().union(*map(declared, extras)) <= set(locked(name))
 

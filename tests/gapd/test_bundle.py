@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from gapd.bundle import bundle_folder, open_bundle
 from gapd.errors import InputError
 from gapd.robot import Robot, open_robot
@@ -132,9 +133,7 @@ def _set(*path: str | int, value: object) -> Callable[[Manifest], None]:
         (_set("files", "../../etc/passwd", value="0"), "files = ../../etc/passwd"),
     ],
 )
-def test_a_manifest_that_does_not_fit(
-    folder: Path, change: Callable[[Manifest], object], message: str
-) -> None:
+def test_a_manifest_that_does_not_fit(folder: Path, change: Callable[[Manifest], object], message: str) -> None:
     rewrite(folder, change)
     assert message in refused(folder)
 

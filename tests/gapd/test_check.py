@@ -80,9 +80,7 @@ def test_split_of_nothing(count: int) -> None:
 
 def test_blocks_do_not_cross_recordings_or_shift_by_rounding() -> None:
     start, source = starts_of(10, 5)
-    np.testing.assert_array_equal(
-        blocks_of(start, source, 0.9), [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 4, 4, 5, 5]
-    )
+    np.testing.assert_array_equal(blocks_of(start, source, 0.9), [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 4, 4, 5, 5])
     np.testing.assert_array_equal(blocks_of(start + 1e9, source, 0.9), blocks_of(start, source, 0.9))
 
 
@@ -163,9 +161,7 @@ def test_windows_of_one_block_count_once() -> None:
     assert check(current, current * np.exp(-ratio), None, 0.01).verdict == "accepted"
     honest = check(current, current * np.exp(-ratio), None, 0.01, block=block)
     assert honest.cause == "not_significant"
-    assert honest.p_value == pytest.approx(
-        stats.ttest_1samp([0.3, -0.1, 0.4, 0.05], 0, alternative="greater").pvalue
-    )
+    assert honest.p_value == pytest.approx(stats.ttest_1samp([0.3, -0.1, 0.4, 0.05], 0, alternative="greater").pvalue)
 
 
 @pytest.mark.parametrize(("windows", "per_block", "seconds"), [(5, 1, "0.9"), (12, 4, "1.2"), (0, 1, "2.4")])
@@ -244,13 +240,11 @@ def test_false_acceptance_stays_below_alpha(alpha: float, within: float) -> None
     rng = np.random.default_rng(7)
     block = np.repeat(np.arange(8), 4)
     accepted = 0
-    for _ in range(1000):
+    for _ in range(700):
         luck = 0.2 * rng.normal(size=(8, 1))[block] + 0.05 * rng.normal(size=(32, 3))
         current = gaps(rng, 32)
-        accepted += (
-            check(current, current * np.exp(luck), None, alpha, 0.0, block=block).verdict == "accepted"
-        )
-    assert accepted / 1000 <= within
+        accepted += check(current, current * np.exp(luck), None, alpha, 0.0, block=block).verdict == "accepted"
+    assert accepted / 700 <= within
     assert accepted > 0  # the test is not vacuous
 
 
@@ -267,7 +261,8 @@ def test_student_tail_of_many_degrees_of_freedom_is_normal() -> None:
 @pytest.mark.parametrize("every_s", [1.0, 60.0, 3600.0, 20000.0])
 def test_budget_stays_below_one_false_correction_in_any_day(every_s: float) -> None:
     budget, now = ErrorBudget(), 1000.0
-    times, alphas = [], []
+    times: list[float] = []
+    alphas: list[float] = []
     while now < 3 * DAY_S and len(times) < 20000:
         alpha, budget = budget.spend(now)
         times.append(now)
@@ -283,7 +278,7 @@ def test_budget_stays_below_one_false_correction_in_any_day(every_s: float) -> N
 def test_budget_recovers_with_time_and_never_by_going_back() -> None:
     budget = ErrorBudget()
     for _ in range(300):
-        alpha, budget = budget.spend(5000.0)
-    assert alpha < 1e-4
+        _, budget = budget.spend(5000.0)
+    assert budget.spend(5000.0)[0] < 1e-4
     assert budget.spend(4000.0)[0] < 1e-4
     assert budget.spend(5000.0 + DAY_S)[0] == pytest.approx(0.01)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from gapd.bundle import open_bundle
 from gapd.jacobian import FiniteDifference, Point
 from gapd.learned import BATCH, Learned

@@ -119,13 +119,9 @@ def test_context_is_nominal_then_per_file_then_column(tmp_path: Path, servo: Rob
     )
     robot = with_log(servo, log)
     text = f"{HEADER}\n0,0,0,0,1,6\n"
-    np.testing.assert_array_equal(
-        read_csv(write(tmp_path, text, "early.csv"), robot).context, [[7.4, 300, 1]]
-    )
+    np.testing.assert_array_equal(read_csv(write(tmp_path, text, "early.csv"), robot).context, [[7.4, 300, 1]])
     np.testing.assert_array_equal(read_csv(write(tmp_path, text, "late.csv"), robot).context, [[7.4, 400, 1]])
-    np.testing.assert_array_equal(
-        read_csv(write(tmp_path, text, "other.txt"), robot).context, [[7.4, 200, 1]]
-    )
+    np.testing.assert_array_equal(read_csv(write(tmp_path, text, "other.txt"), robot).context, [[7.4, 200, 1]])
 
 
 def test_factor_and_offset_convert(tmp_path: Path, servo: Robot) -> None:
@@ -227,9 +223,7 @@ def test_line_numbers_beyond_a_chunk(tmp_path: Path, servo: Robot, monkeypatch: 
     good = "".join(f"{i},{i},0,0,1,7\n" for i in range(10))
     got = read_csv(write(tmp_path, f"{HEADER}\n{good}"), servo)
     np.testing.assert_array_equal(got.measured[:, 0], np.arange(10))
-    assert "line 12, column 'position_j': 'x'" in refusal(
-        servo, write(tmp_path, f"{HEADER}\n{good}10,x,0,0,1,7\n")
-    )
+    assert "line 12, column 'position_j': 'x'" in refusal(servo, write(tmp_path, f"{HEADER}\n{good}10,x,0,0,1,7\n"))
 
 
 def test_several_files_in_order(tmp_path: Path, servo: Robot) -> None:
@@ -244,7 +238,7 @@ def recording(robot: Robot, rows: int = 7) -> Frames:
     rng = np.random.default_rng(3)
     context = np.tile(robot.context_nominal, (rows, 1))
     return Frames(
-        np.arange(rows) * 0.005 + 1 / 3,
+        np.linspace(1 / 3, 1 / 3 + 0.005 * (rows - 1), rows),
         rng.normal(size=(rows, len(robot.layout.channels))),
         np.zeros((rows, len(robot.layout.actuators))),
         context,

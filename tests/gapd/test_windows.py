@@ -78,6 +78,10 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> Robot:
     return open_robot(folder / "robot.toml")
 
 
+def every(n: int, period_s: float) -> Array:
+    return np.asarray(np.arange(n) * period_s, float)
+
+
 def frames_at(times: Array, seed: int = 1) -> Frames:
     """Frames at the given times in which every number is different."""
     rng = np.random.default_rng(seed)
@@ -86,7 +90,7 @@ def frames_at(times: Array, seed: int = 1) -> Frames:
 
 
 def test_measurement_on_a_frame_is_that_frame(robot: Robot) -> None:
-    frames = frames_at(np.arange(200) * STEP_S)
+    frames = frames_at(every(200, STEP_S))
     starts = np.array([0.0, 0.05, 0.118])
     windows = cut(frames, robot.layout, starts)
     for w, start in enumerate(starts):
@@ -97,7 +101,7 @@ def test_measurement_on_a_frame_is_that_frame(robot: Robot) -> None:
 
 
 def test_a_neighbour_that_is_absent_does_not_spoil_a_frame(robot: Robot) -> None:
-    frames = frames_at(np.arange(200) * STEP_S)
+    frames = frames_at(every(200, STEP_S))
     frames.measured[[4, 6, 9, 11]] = np.nan
     np.testing.assert_array_equal(
         cut(frames, robot.layout, np.array([0.0])).measured[0], frames.measured[5 * np.arange(KNOTS + 1)]
@@ -105,7 +109,7 @@ def test_a_neighbour_that_is_absent_does_not_spoil_a_frame(robot: Robot) -> None
 
 
 def test_measurements_between_frames_are_linear(robot: Robot) -> None:
-    times = np.arange(100) * 0.0037 + 0.001
+    times = every(100, 0.0037) + 0.001
     line = np.array([3.0, -2.0, 0.5])
     frames = replace(frames_at(times), measured=times[:, None] * line + 1.0)
     starts = times[[0, 9]]
@@ -116,7 +120,7 @@ def test_measurements_between_frames_are_linear(robot: Robot) -> None:
 
 
 def test_commands_and_context_hold_until_the_next_frame(robot: Robot) -> None:
-    times = np.arange(60) * 0.004
+    times = every(60, 0.004)
     frames = frames_at(times)
     windows = cut(frames, robot.layout, np.array([0.04]))
     active = 10 + np.arange(KNOTS * 5 + 1) // 2
@@ -125,10 +129,8 @@ def test_commands_and_context_hold_until_the_next_frame(robot: Robot) -> None:
 
 
 @pytest.mark.parametrize(("late_s", "frame"), [(0.0001, 11), (0.0003, 10)])
-def test_a_frame_stamped_slightly_late_still_acts_in_its_step(
-    robot: Robot, late_s: float, frame: int
-) -> None:
-    times = np.arange(60) * 0.004
+def test_a_frame_stamped_slightly_late_still_acts_in_its_step(robot: Robot, late_s: float, frame: int) -> None:
+    times = every(60, 0.004)
     times[11] += late_s  # of a step of 2 ms; a tenth is allowed
     frames = frames_at(times)
     windows = cut(frames, robot.layout, np.array([0.04]))
@@ -138,7 +140,7 @@ def test_a_frame_stamped_slightly_late_still_acts_in_its_step(
 
 @pytest.mark.parametrize("offset_steps", [-2, 0, 3])
 def test_command_offset_moves_commands_and_nothing_else(robot: Robot, offset_steps: int) -> None:
-    frames = frames_at(np.arange(200) * STEP_S)
+    frames = frames_at(every(200, STEP_S))
     moved = cut(frames, robot.layout, np.array([0.1]), command_offset_s=offset_steps * STEP_S)
     rows = 50 - offset_steps + np.arange(KNOTS * 5 + 1)
     np.testing.assert_array_equal(moved.control[0], frames.command[rows])
@@ -148,7 +150,7 @@ def test_command_offset_moves_commands_and_nothing_else(robot: Robot, offset_ste
 
 
 def test_holes_are_absent_but_their_edges_are_measured(robot: Robot) -> None:
-    times = np.arange(200) * STEP_S
+    times = every(200, STEP_S)
     keep = (times < 0.0301) | (times > 0.0449)  # last frame at 0.030, next at 0.046
     frames = frames_at(times[keep])
     measured = cut(frames, robot.layout, np.array([0.0])).measured[0]
@@ -157,14 +159,14 @@ def test_holes_are_absent_but_their_edges_are_measured(robot: Robot) -> None:
 
 
 def test_one_lost_frame_is_bridged(robot: Robot) -> None:
-    times = np.delete(np.arange(200) * STEP_S, 10)
+    times = np.delete(every(200, STEP_S), 10)
     frames = frames_at(times)
     measured = cut(frames, robot.layout, np.array([0.0])).measured[0]
     np.testing.assert_allclose(measured[2], (frames.measured[9] + frames.measured[10]) / 2)
 
 
 def test_windows_are_back_to_back_on_frames_and_inside(robot: Robot) -> None:
-    times = np.arange(100) * 0.0037 + 5.0
+    times = every(100, 0.0037) + 5.0
     starts = window_starts(frames_at(times), robot.layout)
     assert set(starts) <= set(times)
     assert starts[0] == 5.0
@@ -176,12 +178,12 @@ def test_windows_are_back_to_back_on_frames_and_inside(robot: Robot) -> None:
 
 
 def test_windows_wait_for_the_first_command(robot: Robot) -> None:
-    frames = frames_at(np.arange(100) * STEP_S)
+    frames = frames_at(every(100, STEP_S))
     assert window_starts(frames, robot.layout, command_offset_s=0.006)[0] == pytest.approx(0.006)
 
 
 def test_velocity_without_a_channel_is_the_slope_of_the_positions(robot: Robot) -> None:
-    times = np.arange(100) * STEP_S
+    times = every(100, STEP_S)
     frames = frames_at(times)
     frames.measured[:, 0] = 0.3 - 2.0 * times + 5.0 * times**2
     frames.measured[:, 1] = np.nan
@@ -193,22 +195,22 @@ def test_velocity_without_a_channel_is_the_slope_of_the_positions(robot: Robot) 
 
 def test_standard_deviation_of_the_initial_state(robot: Robot) -> None:
     rng = np.random.default_rng(0)
-    starts, times = np.array([0.0, 0.05]), np.arange(40) * STEP_S
+    starts, times = np.array([0.0, 0.05]), every(40, STEP_S)
     noisy = frames_at(times)
     noisy.measured[:, 1] = np.nan
-    drawn = []
-    for _ in range(2000):
+    drawn, sd = [], np.empty((2, 2))
+    for _ in range(800):
         noisy.measured[:, 0] = 0.001 * rng.normal(size=len(times))
         position, velocity, sd = initial_state(noisy, robot.layout, starts)
         drawn.append(np.concatenate([position, velocity], axis=1))
-    np.testing.assert_allclose(np.std(drawn, axis=0), sd, rtol=0.06)
+    np.testing.assert_allclose(np.std(drawn, axis=0), sd, rtol=0.08)
     assert sd[0, 1] > 2 * sd[1, 1]  # at the edge of the recording the slope is worse known
     measured = initial_state(frames_at(times), robot.layout, starts)[2]
     np.testing.assert_array_equal(measured, [[0.001, 0.05]] * 2)
 
 
 def test_take_concatenate_and_source(robot: Robot) -> None:
-    frames = frames_at(np.arange(200) * STEP_S)
+    frames = frames_at(every(200, STEP_S))
     first = cut(frames, robot.layout, np.array([0.0, 0.06, 0.12]), source=4)
     second = cut(frames, robot.layout, np.array([0.18]), source=7)
     both = Windows.concatenate([first, second])
@@ -219,7 +221,7 @@ def test_take_concatenate_and_source(robot: Robot) -> None:
 
 
 def test_between_includes_its_ends() -> None:
-    part = frames_at(np.arange(10) * 1.0).between(2.0, 4.0)
+    part = frames_at(every(10, 1.0)).between(2.0, 4.0)
     np.testing.assert_array_equal(part.timestamp, [2, 3, 4])
     assert len(part) == 3
 
@@ -244,7 +246,7 @@ def by_hand(robot: Robot, windows: Windows, row: int, torque_constant: float, of
 
 def scene(robot: Robot) -> Windows:
     """Two windows; in the second the supply sags and the drive goes off, both between knots."""
-    times = np.arange(200) * STEP_S
+    times = every(200, STEP_S)
     context = np.tile([7.0, 1.0, 0.0], (200, 1))
     context[63:, 1] = 0.0
     context[58:61, 0] = 5.5
@@ -303,9 +305,7 @@ def test_diverging_replay_fails_alone_and_is_nan(robot: Robot, capfd: pytest.Cap
     got = Replay(robot).run(windows, np.array([0.1, 0.0]), start, windows.qvel0)
     np.testing.assert_array_equal(got.failed, [True, False])
     assert np.isnan(got.predicted[0]).all()
-    np.testing.assert_array_equal(
-        got.predicted[1], Replay(robot).run(windows, np.array([0.1, 0.0])).predicted[1]
-    )
+    np.testing.assert_array_equal(got.predicted[1], Replay(robot).run(windows, np.array([0.1, 0.0])).predicted[1])
     assert capfd.readouterr() == ("", "")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+
 from gapd.jacobian import FiniteDifference, Linearisation, Point
 from gapd.replay import Replay
 from gapd.robot import Robot, open_robot

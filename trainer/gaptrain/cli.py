@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+
 import gapd
 from gapd.errors import GapdError
 
@@ -31,15 +32,11 @@ def main() -> None:
 
 @main.command("fit")
 @click.argument("modeldir", type=_FOLDER)
-@click.option(
-    "--windows", type=click.IntRange(1), help="Training windows; train.toml says how many by default."
-)
+@click.option("--windows", type=click.IntRange(1), help="Training windows; train.toml says how many by default.")
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the data.")
 @click.option("--seed", type=int, help="Seed of data and training.")
 @click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
-def fit_command(
-    modeldir: Path, windows: int | None, epochs: int | None, seed: int | None, threads: int
-) -> None:
+def fit_command(modeldir: Path, windows: int | None, epochs: int | None, seed: int | None, threads: int) -> None:
     """Make training data, train the gap model, write MODELDIR/bundle and pin it in robot.toml.
 
     An interrupted run continues where it was when called again with the same options.

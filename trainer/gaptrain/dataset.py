@@ -12,14 +12,14 @@ from typing import Literal
 import msgspec
 import mujoco
 import numpy as np
+from numpy.typing import NDArray
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from gapd.config import Context
 from gapd.jacobian import FiniteDifference, Point
 from gapd.replay import Replay
 from gapd.robot import Robot
 from gapd.windows import Frames, Windows, cut
-from numpy.typing import NDArray
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from gaptrain.simulate import WARM_UP_S, Training, references, simulate
 
 Array = NDArray[np.float64]
@@ -212,9 +212,7 @@ def read_shard(path: Path) -> Samples:
         jacobian, x0_jacobian = (
             file[name].astype(np.float32) * file[name + "_scale"] for name in ("jacobian", "x0_jacobian")
         )
-        return Samples(
-            file["features"], file["context"], file["z"], jacobian, x0_jacobian, int(file["dropped"])
-        )
+        return Samples(file["features"], file["context"], file["z"], jacobian, x0_jacobian, int(file["dropped"]))
 
 
 def read_shards(paths: Sequence[Path]) -> Iterator[Samples]:

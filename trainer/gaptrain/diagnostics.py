@@ -40,9 +40,7 @@ class Quality:
         return {kind: float(np.mean(group)) for kind, group in groups.items()}
 
 
-def measure(
-    model: GapModel, data: Data, names: tuple[str, ...], spread: Tensor, delta_share: float
-) -> Quality:
+def measure(model: GapModel, data: Data, names: tuple[str, ...], spread: Tensor, delta_share: float) -> Quality:
     """Compare predicted derivatives with exact ones. `data` must not be normalised; spread (D,) is the prior's."""
     model.eval()
     p, generator = model.shape.parameters, torch.Generator().manual_seed(0)

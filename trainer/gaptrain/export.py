@@ -17,6 +17,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
 from gapd.errors import InputError
 from gapd.manifest import (
     ENGINE,
@@ -35,9 +38,6 @@ from gapd.manifest import (
     timing_facts,
 )  # fmt: skip
 from gapd.robot import Robot
-from numpy.typing import NDArray
-from torch import Tensor
-
 from gaptrain.model import GapModel
 
 Single = NDArray[np.float32]
@@ -78,22 +78,16 @@ def export(robot: Robot, model: GapModel, facts: Facts, examples: tuple[Tensor, 
     inputs = (*examples, delta)
     network = to_onnx(model, inputs, facts, robot)
     if len(network) > MAX_ONNX_BYTES:
-        raise InputError(
-            f"{NETWORK}: {len(network)} bytes, at most {MAX_ONNX_BYTES}; lower `hidden` in train.toml"
-        )
+        raise InputError(f"{NETWORK}: {len(network)} bytes, at most {MAX_ONNX_BYTES}; lower `hidden` in train.toml")
     parity = compare(network, model, inputs)
     if not parity <= PARITY_TOLERANCE:
-        raise InputError(
-            f"{NETWORK}: differs from torch by {parity:.2g}, allowed {PARITY_TOLERANCE}; report it"
-        )
+        raise InputError(f"{NETWORK}: differs from torch by {parity:.2g}, allowed {PARITY_TOLERANCE}; report it")
     files = {NETWORK: network, MODEL: robot.config.path(robot.config.model).read_bytes()}
     for name, raw in files.items():
         (folder / name).write_bytes(raw)
     write_golden(folder / GOLDEN, network, inputs)
     files[GOLDEN] = (folder / GOLDEN).read_bytes()
-    manifest = describe(
-        robot, model, facts, {n: hashlib.sha256(raw).hexdigest() for n, raw in sorted(files.items())}
-    )
+    manifest = describe(robot, model, facts, {n: hashlib.sha256(raw).hexdigest() for n, raw in sorted(files.items())})
     raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     (folder / MANIFEST).write_bytes(raw)
     sha256 = hashlib.sha256(raw).hexdigest()
@@ -114,9 +108,7 @@ def to_onnx(model: GapModel, inputs: tuple[Tensor, ...], facts: Facts, robot: Ro
             dynamic_shapes=tuple({0: batch} for _ in inputs),
         )  # fmt: skip
     if program is None:
-        raise InputError(
-            f"{NETWORK}: the exporter returned nothing; check the versions of torch and onnxscript"
-        )
+        raise InputError(f"{NETWORK}: the exporter returned nothing; check the versions of torch and onnxscript")
     proto = program.model_proto
     strip(proto)
     for key, value in metadata(robot, facts).items():
@@ -190,10 +182,7 @@ def describe(robot: Robot, model: GapModel, facts: Facts, files: dict[str, str])
     layout = robot.layout
     names = [f"{j} {kind}" for kind in ("position", "velocity") for j in layout.joints]
     names += [f"{a} {kind}" for kind in ("command", "force") for a in layout.actuators]
-    ranges = [
-        Range(n, float(a), float(b))
-        for n, a, b in zip(names, facts.feature_min, facts.feature_max, strict=True)
-    ]
+    ranges = [Range(n, float(a), float(b)) for n, a, b in zip(names, facts.feature_min, facts.feature_max, strict=True)]
     ranges += [Range(c.name, c.low, c.high) for c in robot.config.context]
     probability = torch.sigmoid(model.edge_logit.detach()).T.double().numpy()
     return Manifest(

@@ -9,14 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import gapd
 import msgspec
 import numpy as np
 import torch
+
+import gapd
 from gapd.errors import ConfigError, InputError
 from gapd.manifest import Provenance
 from gapd.robot import Robot, open_robot
-
 from gaptrain.dataset import data_folder, draw_windows, generate, read_shards, shard_paths
 from gaptrain.diagnostics import lines, measure
 from gaptrain.export import Exported, Facts, export
@@ -61,9 +61,7 @@ def train(robot: Robot, training: Training, folder: Path, say: Say) -> None:
     learning, path = Learning(), folder / CHECKPOINT
     data = Data(read_shards(shard_paths(folder, "train", training.windows)), training.windows)
     if len(data) < training.batch:
-        raise ConfigError(
-            f"windows = {len(data)} usable: fewer than one batch of {training.batch}; raise windows"
-        )
+        raise ConfigError(f"windows = {len(data)} usable: fewer than one batch of {training.batch}; raise windows")
     low, high = data.window.amin((0, 1)), data.window.amax((0, 1))
     trainer = Trainer(robot, data, training, spread_of(robot, training), learning)
     fingerprint = _fingerprint(training, learning)
@@ -92,9 +90,7 @@ def export_last(model_dir: Path, say: Say = print) -> Exported:
     training = msgspec.convert(saved["training"], Training)
     shape = Shape.from_plain(saved["shape"])
     if shape != Shape.of(robot, shape.hidden):
-        raise InputError(
-            f"checkpoint of {model_dir}: made for other parameters or channels; run `gaptrain fit`"
-        )
+        raise InputError(f"checkpoint of {model_dir}: made for other parameters or channels; run `gaptrain fit`")
     model = GapModel(shape)
     model.load_state_dict(saved["trainer"]["model"])
     folder = data_folder(robot, training)

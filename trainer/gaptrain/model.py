@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gapd.errors import ConfigError
-from gapd.robot import ABSENT, Robot
 from mujoco import mjtJoint, mjtTrn
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gapd.errors import ConfigError
+from gapd.robot import ABSENT, Robot
 from gaptrain.dataset import LOG_RATIO
 
 Array = NDArray[np.float64]
@@ -67,9 +67,7 @@ class Shape:
         joint_kind = (mjtTrn.mjTRN_JOINT, mjtTrn.mjTRN_JOINTINPARENT)
         acts_on_joint = np.isin(model.actuator_trntype, [int(k) for k in joint_kind])
         driven = np.where(acts_on_joint, model.jnt_dofadr[model.actuator_trnid[:, 0]], ABSENT)
-        logarithmic = (
-            i for i, c in enumerate(robot.config.context) if c.low > 0 and c.high / c.low > LOG_RATIO
-        )
+        logarithmic = (i for i, c in enumerate(robot.config.context) if c.low > 0 and c.high / c.low > LOG_RATIO)
         return cls(
             knots=layout.knots,
             nv=model.nv,

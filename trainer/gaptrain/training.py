@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gapd.errors import InputError
-from gapd.robot import Robot
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gapd.errors import InputError
+from gapd.robot import Robot
 from gaptrain.dataset import Samples
 from gaptrain.model import GapModel, Shape, sample_edges
 from gaptrain.simulate import Training
@@ -104,26 +104,20 @@ def calibrate(model: GapModel, data: Data, robot: Robot, spread: Tensor, floor_s
         model.gain_weight.copy_(fitted[:-1])
         model.gain_bias.copy_(fitted[-1])
         # A mean of logarithms lies below the rms: lift so that shapes have unit mean square.
-        model.gain_bias.add_(
-            0.5 * torch.log((size / model.gain(settings).flatten(1) ** 2).mean(0).clamp_min(1e-3))
-        )
+        model.gain_bias.add_(0.5 * torch.log((size / model.gain(settings).flatten(1) ** 2).mean(0).clamp_min(1e-3)))
 
 
 class Trainer:
     """Training state: everything a checkpoint holds."""
 
-    def __init__(
-        self, robot: Robot, data: Data, training: Training, spread: Tensor, learning: Learning
-    ) -> None:
+    def __init__(self, robot: Robot, data: Data, training: Training, spread: Tensor, learning: Learning) -> None:
         torch.manual_seed(training.seed)
         self.model = GapModel(Shape.of(robot, training.hidden))
         self.data, self.training, self.learning, self.spread = data, training, learning, spread
         calibrate(self.model, data, robot, spread, learning.floor_sigma)
         data.normalise(self.model)
         weights = [p for n, p in self.model.named_parameters() if n != "edge_logit"]
-        self.optimiser = torch.optim.AdamW(
-            weights, lr=learning.learning_rate, weight_decay=learning.weight_decay
-        )
+        self.optimiser = torch.optim.AdamW(weights, lr=learning.learning_rate, weight_decay=learning.weight_decay)
         self.edges = torch.optim.Adam([self.model.edge_logit], lr=learning.edge_rate)
         self.generator = torch.Generator().manual_seed(training.seed)
         self.worth = torch.zeros_like(self.model.edge_logit)
@@ -210,9 +204,7 @@ class Trainer:
     def _spread_loss(self, error: Tensor, log_spread: Tensor) -> Tensor:
         """Gaussian likelihood of the error of J·delta, for steps of a share of the prior."""
         p = error.shape[-1]
-        delta = (
-            torch.randn(len(error), p, generator=self.generator) * self.spread[:p] * self.learning.delta_share
-        )
+        delta = torch.randn(len(error), p, generator=self.generator) * self.spread[:p] * self.learning.delta_share
         missed = torch.einsum("bkcp,bp->bkc", error, delta)
         return (log_spread + 0.5 * missed**2 * torch.exp(-2 * log_spread)).clamp(max=1e3).mean()
 

@@ -98,9 +98,7 @@ class _Mapping:
         return target
 
 
-def _by_index(
-    mapped: Mapping[str, str | Column], names: tuple[str, ...], table: str, kind: str
-) -> dict[int, Column]:
+def _by_index(mapped: Mapping[str, str | Column], names: tuple[str, ...], table: str, kind: str) -> dict[int, Column]:
     result = {}
     for name, column in mapped.items():
         if name not in names:
@@ -139,9 +137,7 @@ def _require_columns(frames: Frames, path: Path, robot: Robot, mapping: _Mapping
     ]
     for table, name, present in lost:
         if present:
-            raise InputError(
-                f"{path}: '{name}' would be lost; give it a column in [log.{table}] of robot.toml"
-            )
+            raise InputError(f"{path}: '{name}' would be lost; give it a column in [log.{table}] of robot.toml")
 
 
 def _read_columns(path: Path, columns: tuple[str, ...]) -> Array:
@@ -152,9 +148,7 @@ def _read_columns(path: Path, columns: tuple[str, ...]) -> Array:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; check the path") from None
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); export it as CSV"
-        ) from None
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); export it as CSV") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check path and permissions") from None
 
@@ -201,9 +195,7 @@ def _positions(path: Path, header: list[str], columns: tuple[str, ...]) -> list[
     return [header.index(column) for column in columns]
 
 
-def _numbers(
-    path: Path, header: list[str], wanted: list[int], rows: list[list[str]], lines: list[int]
-) -> Array:
+def _numbers(path: Path, header: list[str], wanted: list[int], rows: list[list[str]], lines: list[int]) -> Array:
     """Numbers (n, len(wanted)) of rows of text; InputError names the first bad line, column and value."""
     for row, line in zip(rows, lines, strict=True):
         if len(row) != len(header):
