@@ -56,7 +56,8 @@ def replay(
     before = robot.parameters.vector(dict(_assignment(v) for v in values))
     prepared = prepare(robot, frames(logs, robot))
     learned = _learned(robot)
-    report = run(robot, prepared, before, learned, threads=threads)
+    outside_range = learned.bundle.outside_range if learned else None
+    report = run(robot, prepared, before, learned, outside_range, threads)
     click.echo(json.dumps(plain(report, robot), indent=2) if as_json else text(report, robot))
     if picture is not None:
         from gapd.picture import draw  # matplotlib is not on every robot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,10 +76,13 @@ def run(
     prepared: Prepared,
     before: Array | None = None,
     learned: JacobianSource | None = None,
-    outside_range: tuple[str, ...] = (),
+    outside_range: Callable[[Array, Array], tuple[str, ...]] | None = None,
     threads: int = 1,
 ) -> Report:
-    """Fit on one part of the windows, from the physical values `before` (P,), and check on the other."""
+    """Fit on one part of the windows, from the physical values `before` (P,), and check on the other.
+
+    outside_range tells from features (n, K+1, F) and context (n, K+1, X) which inputs `learned` was not trained on.
+    """
     space, windows = robot.parameters, prepared.windows
     fit_at, held_at = split_blocks(
         windows.start_s, windows.source, BLOCK_S, robot.config.timing.window_s, HELD_SHARE, robot.config.seed
@@ -95,7 +98,9 @@ def run(
         gap_before, gap_after, None, ALPHA, block=blocks_of(held.start_s, held.source, BLOCK_S),
         window_s=robot.config.timing.window_s, channels=robot.layout.channels,
     )  # fmt: skip
-    decision = decide(estimates, verdict, found.findings, outside_range=outside_range)
+    known = windows.take(fit_at).context[:, :: robot.layout.substeps]
+    outside = outside_range(found.fit.state.rollouts.features, known) if outside_range and found.learned else ()
+    decision = decide(estimates, verdict, found.findings, outside_range=outside)
     return Report(
         prepared.gates,
         len(fit_at),

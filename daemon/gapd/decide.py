@@ -110,7 +110,8 @@ def decide(
     values in commissioned floors where there is no check, NaN if unknown.
     """
     return (
-        _blocked(estimates, outside_range, bundle_mismatch)
+        _blocked(estimates, bundle_mismatch)
+        or _outside(check, outside_range)
         or _structural(estimates, check, findings)
         or _at_bound(estimates)
         or _beyond_floor(estimates, check, floors)
@@ -118,9 +119,7 @@ def decide(
     )
 
 
-def _blocked(
-    estimates: Sequence[ParameterEstimate], outside_range: Sequence[str], bundle_mismatch: str
-) -> Decision | None:
+def _blocked(estimates: Sequence[ParameterEstimate], bundle_mismatch: str) -> Decision | None:
     """What makes any estimate worthless."""
     if bundle_mismatch:
         reason = f"bundle and robot do not match: {bundle_mismatch}"
@@ -129,10 +128,16 @@ def _blocked(
     if broken:
         reason = f"the fit gives no finite value for {', '.join(broken[:NAMED])}"
         return Decision("reject", "WARN", reason, "check the recording for spikes and wrong units")
-    if outside_range:
-        reason = f"outside the training range: {', '.join(outside_range)}"
-        return Decision("escalate", "ERROR", reason, "ask the host to train a bundle for this range")
     return None
+
+
+def _outside(check: Check | None, outside_range: Sequence[str]) -> Decision | None:
+    """The gap model may have led the fit astray. A candidate that held-out replays accept is none the worse for it."""
+    if not outside_range or (check is not None and check.verdict == "accepted"):
+        return None
+    named = ", ".join(outside_range[:NAMED]) + (" and more" if len(outside_range) > NAMED else "")
+    remedy = "ask the host to train a bundle for this range"
+    return Decision("escalate", "ERROR", f"outside the training range: {named}", remedy)
 
 
 def _structural(

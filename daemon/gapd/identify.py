@@ -38,6 +38,7 @@ class Identification:
     survives: NDArray[np.bool_]  # (P,)
     trace: tuple[Progress, ...]
     rollouts: int
+    learned: bool  # whether the gap model led the way
 
     @property
     def z(self) -> Array:
@@ -92,6 +93,7 @@ def identify(
         survives,
         tuple(problem.trace),
         replay.rollouts - first,
+        learned is not None,
     )
 
 

@@ -117,8 +117,13 @@ def test_parameter_that_was_at_its_bound_before_is_no_news() -> None:
     assert decide([resting], None).action == "hold"
 
 
-def test_data_outside_the_training_range_escalate() -> None:
-    decision = decide([FRICTION], ACCEPTED, outside_range=["supply_voltage 11.1 V, trained 6 .. 8.4 V"])
+def test_candidate_outside_the_training_range_counts_if_replay_accepts_it() -> None:
+    assert decide([FRICTION], ACCEPTED, outside_range=["joint1 position"]) == decide([FRICTION], ACCEPTED)
+
+
+@pytest.mark.parametrize("check", [None, REJECTED])
+def test_data_outside_the_training_range_escalate(check: Check | None) -> None:
+    decision = decide([FRICTION], check, outside_range=["supply_voltage 11.1 V, trained 6 .. 8.4 V"])
     assert (decision.action, decision.level, decision.corrections) == ("escalate", "ERROR", ())
     assert decision.reason == "outside the training range: supply_voltage 11.1 V, trained 6 .. 8.4 V"
 
