@@ -30,7 +30,7 @@ class Settings:
     patience: int = 2
     max_chords: int = 12
     max_linearisations: int = 4
-    chord_tolerance: float = 0.1  # chord steps end below this many standard deviations
+    chord_tolerance: float = 0.05  # chord steps end below this many standard deviations
     relinearise: float = 0.5  # a finish that moved a parameter this far (scaled) takes new derivatives
     exact_x0: bool = True  # whether the finish takes exact derivatives of the initial states too
     weak_directions: int = 0  # 0: exact derivatives along all parameters; else along the weakest ones
@@ -204,8 +204,10 @@ def emphasis(problem: Problem, state: State) -> Array:
     The fit then lowers the sum of the channels' RMS gaps and not of their squares, so that one channel that
     is off by a thousand floors does not hide what the other channels say. At one floor it makes no difference.
     """
-    squared = np.nanmean((state.gap * problem.weight) ** 2, axis=(0, 1), where=np.isfinite(state.gap))
-    return np.asarray(problem.weight / np.maximum(np.nan_to_num(squared, nan=1.0), 1.0) ** 0.25)
+    present = np.isfinite(state.gap)
+    total = np.sum(np.where(present, state.gap * problem.weight, 0.0) ** 2, axis=(0, 1))
+    squared = total / np.maximum(present.sum(axis=(0, 1)), 1)
+    return np.asarray(problem.weight / np.maximum(squared, 1.0) ** 0.25)
 
 
 def _secant(linear: Linearisation, before: State, after: State, step: Array) -> Linearisation:
@@ -223,18 +225,19 @@ def finish(problem: Problem, state: State, source: JacobianSource | None, settin
     """
     taken = 0
     while True:
-        linear, at, taken = _exact(problem, state, source, settings), state.z, taken + 1
+        linear, at, taken = _exact(problem, state, source, settings), state, taken + 1
         state, normal = chords(problem, state, linear, settings)
-        near = np.max(np.abs(state.z - at)) < settings.relinearise
-        if (near and _rests(problem, state, normal, settings)) or taken == settings.max_linearisations:
+        moved = float(np.max(np.abs(state.z - at.z)))
+        near = moved < settings.relinearise and (state is at or _rests(problem, state, normal, settings))
+        if near or taken == settings.max_linearisations:
             return Fit(state, linear, normal)
 
 
 def _rests(problem: Problem, state: State, normal: Normal, settings: Settings) -> bool:
-    """Whether the next step would be small against the standard deviations."""
+    """Whether the next step would be small against the standard deviations, in the mean over the parameters."""
     information, _ = problem.totals(state, normal)
     step = problem.step(state, normal, 0.0)
-    return float(step @ information @ step) < settings.chord_tolerance**2
+    return float(step @ information @ step) < settings.chord_tolerance**2 * len(step)
 
 
 def _exact(problem: Problem, state: State, source: JacobianSource | None, settings: Settings) -> Linearisation:
@@ -258,11 +261,9 @@ def chords(problem: Problem, state: State, linear: Linearisation, settings: Sett
     damping = 0.0
     for _ in range(settings.max_chords):
         normal = problem.normal(state, linear)
-        information, _ = problem.totals(state, normal)
-        step = problem.step(state, normal, damping)
-        if float(step @ information @ step) < settings.chord_tolerance**2:
+        if _rests(problem, state, normal, settings):
             break
-        trial = problem.move(state, normal, step)
+        trial = problem.move(state, normal, problem.step(state, normal, damping))
         if problem.cost(trial) < problem.cost(state):
             state, damping = problem.keep(trial), damping / settings.damping_down
         else:

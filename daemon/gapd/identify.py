@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.estimator import Fit, Problem, Progress, Settings, chords, descend, finish, start
+from gapd.errors import InputError
+from gapd.estimator import Fit, Problem, Progress, Settings, State, chords, descend, finish, start
 from gapd.jacobian import FiniteDifference, JacobianSource
 from gapd.nuisance import findings, refit
 from gapd.replay import Replay
@@ -66,8 +67,9 @@ def identify(
         PRIOR_SHARE * (space.z_max - space.z_min),
         np.ones(len(replay.robot.layout.noise)),
     )
-    state = descend(problem, start(problem, before), learned or exact, settings)
-    fit = finish(problem, state, learned, settings)
+    state = start(problem, before)
+    _require_finite(state)
+    fit = finish(problem, descend(problem, state, learned or exact, settings), learned, settings)
     weight = _weight(fit.state.gap)
     if weight.min() < 1.0:
         problem = replace(problem, weight=weight)
@@ -95,6 +97,15 @@ def identify(
         replay.rollouts - first,
         learned is not None,
     )
+
+
+def _require_finite(state: State) -> None:
+    failed = int(state.rollouts.failed.sum())
+    if failed:
+        raise InputError(
+            f"the replay diverges in {failed} of {len(state.rollouts.failed)} windows with the present values of the "
+            "parameters; correct them with --set or in parameters.toml, and check the units of the recording"
+        )
 
 
 def _weight(gap: Array) -> Array:

@@ -70,10 +70,12 @@ def inflation(information: Array, score: Array, inverse: Array) -> tuple[Array, 
     seen = inverse @ information  # (W, P, P)
     expected = np.einsum("wpi,ip->wp", seen, inverse)  # (W, P) its variance under pure noise
     # The fit has already used the windows' pulls against each other: residual pulls are smaller than that.
-    left = np.maximum(expected - np.einsum("wpi,wij,jp->wp", seen, seen, inverse), 1e-300)
-    own_dof = left.sum(axis=0) ** 2 / (left**2).sum(axis=0)
-    own = (influence**2).sum(axis=0) / left.sum(axis=0)
-    common = float(np.sum(own * own_dof) / np.sum(own_dof))
+    left = np.maximum(expected - np.einsum("wpi,wij,jp->wp", seen, seen, inverse), 0.0)
+    total, squares = left.sum(axis=0), (left**2).sum(axis=0)
+    # A parameter without any effect has no degrees of freedom, and must not spoil those of the others.
+    own_dof = total**2 / np.where(squares > 0, squares, np.inf)
+    own = (influence**2).sum(axis=0) / np.where(squares > 0, total, np.inf)
+    common = float(np.sum(own * own_dof) / max(np.sum(own_dof), 1.0))
     pooled = (own_dof * own + POOLED_DOF * common) / (own_dof + POOLED_DOF)
     return np.maximum(pooled, 1.0), own_dof + POOLED_DOF
 

@@ -175,7 +175,7 @@ def test_golden_outputs_that_this_cpu_does_not_give(folder: Path, output: str, t
     values[output] = values[output] + 0.01 * np.abs(values[output]).max()
     np.savez(tmp_path / "g.npz", **values)
     replace_file(folder, "golden.npz", (tmp_path / "g.npz").read_bytes())
-    assert f"self-test: {output} is off by 0.01" in refused(folder)
+    assert f"self-test: {output} is off by" in refused(folder)
 
 
 def test_golden_values_with_a_pickle_inside_are_not_unpickled(folder: Path, tmp_path: Path) -> None:
