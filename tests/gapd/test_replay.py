@@ -59,7 +59,7 @@ def plain_loop(
     """Position, velocity, sensors and actuator forces of the state before each of the N+1 steps."""
     data = mujoco.MjData(model)
     data.qpos[:], data.qvel[:] = windows.qpos0[row], windows.qvel0[row]
-    rows = []
+    rows: list[tuple[Array, ...]] = []
     for step in range(windows.control.shape[1]):
         data.ctrl[:] = windows.control[row, step]
         if force is not None:
