@@ -111,7 +111,8 @@ def make_trial(
     knots = steps[:, None] + np.arange(robot.layout.knots + 1) * robot.layout.substeps
     clean = replace(cut_windows, qpos0=fitted.qpos[steps], qvel0=fitted.qvel[steps], measured=fitted.clean[knots])
     bound, known = _bound(robot, clean, truth)
-    return Trial(robot, seed, truth, cut_windows, _cut(robot, held), clean, _cut(every_step(robot), fitted), bound, known)
+    fine = _cut(every_step(robot), fitted)
+    return Trial(robot, seed, truth, cut_windows, _cut(robot, held), clean, fine, bound, known)
 
 
 def every_step(robot: Robot) -> Robot:

@@ -30,7 +30,8 @@ class Settings:
     patience: int = 2
     max_chords: int = 12
     max_linearisations: int = 4
-    chord_tolerance: float = 0.05  # chord steps end below this many standard deviations
+    resting_sd: float = 0.05  # chord steps end below this many standard deviations
+    near_sd: float = 0.2  # ... or where one this small is refused; a finish farther off is repeated
     relinearise: float = 0.5  # a finish that moved a parameter this far (scaled) takes new derivatives
     exact_x0: bool = True  # whether the finish takes exact derivatives of the initial states too
     weak_directions: int = 0  # 0: exact derivatives along all parameters; else along the weakest ones
@@ -228,16 +229,16 @@ def finish(problem: Problem, state: State, source: JacobianSource | None, settin
         linear, at, taken = _exact(problem, state, source, settings), state, taken + 1
         state, normal = chords(problem, state, linear, settings)
         moved = float(np.max(np.abs(state.z - at.z)))
-        near = moved < settings.relinearise and (state is at or _rests(problem, state, normal, settings))
-        if near or taken == settings.max_linearisations:
+        near = state is at or _distance(problem, state, normal) < settings.near_sd
+        if (moved < settings.relinearise and near) or taken == settings.max_linearisations:
             return Fit(state, linear, normal)
 
 
-def _rests(problem: Problem, state: State, normal: Normal, settings: Settings) -> bool:
-    """Whether the next step would be small against the standard deviations, in the mean over the parameters."""
+def _distance(problem: Problem, state: State, normal: Normal) -> float:
+    """Length of the next step in standard deviations, RMS over the parameters."""
     information, _ = problem.totals(state, normal)
     step = problem.step(state, normal, 0.0)
-    return float(step @ information @ step) < settings.chord_tolerance**2 * len(step)
+    return float(np.sqrt(step @ information @ step / len(step)))
 
 
 def _exact(problem: Problem, state: State, source: JacobianSource | None, settings: Settings) -> Linearisation:
@@ -257,15 +258,23 @@ def _exact(problem: Problem, state: State, source: JacobianSource | None, settin
 
 
 def chords(problem: Problem, state: State, linear: Linearisation, settings: Settings) -> tuple[State, Normal]:
-    """Steps with fixed derivatives until they are small against the standard deviations."""
-    damping = 0.0
+    """Steps with the same derivatives, corrected along the steps taken, until they are small.
+
+    Returns the normal equations of the uncorrected derivatives at the final state.
+    """
+    damping, used = 0.0, linear
     for _ in range(settings.max_chords):
-        normal = problem.normal(state, linear)
-        if _rests(problem, state, normal, settings):
+        normal = problem.normal(state, used)
+        distance = _distance(problem, state, normal)
+        if distance < settings.resting_sd:
             break
-        trial = problem.move(state, normal, problem.step(state, normal, damping))
+        step = problem.step(state, normal, damping)
+        trial = problem.move(state, normal, step)
+        used = _secant(used, state, trial, step) if np.isfinite(problem.cost(trial)) else used
         if problem.cost(trial) < problem.cost(state):
             state, damping = problem.keep(trial), damping / settings.damping_down
+        elif distance < settings.near_sd:
+            break  # sticking joints make the cost rough at this scale
         else:
             damping = max(damping, settings.least_damping) * settings.damping_up
     return state, problem.normal(state, linear)

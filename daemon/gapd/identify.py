@@ -69,11 +69,13 @@ def identify(
     )
     state = start(problem, before)
     _require_finite(state)
-    fit = finish(problem, descend(problem, state, learned or exact, settings), learned, settings)
+    # Exact derivatives need no correction: one carried over from another point only makes them worse.
+    source, secant = learned or exact, learned is not None
+    fit = finish(problem, descend(problem, state, source, settings, secant), learned, settings)
     weight = _weight(fit.state.gap)
     if weight.min() < 1.0:
         problem = replace(problem, weight=weight)
-        fit = finish(problem, descend(problem, fit.state, learned or exact, settings), learned, settings)
+        fit = finish(problem, descend(problem, fit.state, source, settings, secant), learned, settings)
     uncertainty = _assess(problem, fit, replay)
     unknown = np.array([s == "unidentifiable" for s in uncertainty.status])
     if unknown.any():

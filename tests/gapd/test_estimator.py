@@ -49,7 +49,7 @@ def problem_of(robot: Robot, windows: Windows, threads: int = 1, **changes: Any)
 
 def fitted(problem: Problem, z: Array | None = None) -> Fit:
     state = start(problem, problem.prior_mean if z is None else z)
-    return finish(problem, descend(problem, state, problem.exact, DEFAULTS), None, DEFAULTS)
+    return finish(problem, descend(problem, state, problem.exact, DEFAULTS, secant=False), None, DEFAULTS)
 
 
 def uncertainty(problem: Problem, fit: Fit) -> Uncertainty:
@@ -120,35 +120,33 @@ def test_every_point_of_the_trace_replays_better_than_the_one_before(tiny: Robot
     assert problem.cost(fit.state) < problem.cost(start(problem, problem.prior_mean)) / 20
 
 
-def test_held_parameters_do_not_move_at_all(tiny: Robot, windows: Windows) -> None:
+def test_held_parameters_do_not_move_at_all_and_the_others_settle_beside_them(
+    tiny: Robot, windows: Windows, truth: Array
+) -> None:
     held = np.array([False, True, False, True])
-    problem = problem_of(tiny, windows, held=held)
+    known = np.where(held, truth, tiny.parameters.z_nominal)
+    problem = problem_of(tiny, windows, held=held, prior_mean=known)
     fit = fitted(problem)
-    np.testing.assert_array_equal(fit.state.z[held], problem.prior_mean[held])
-    assert (np.abs(fit.state.z - problem.prior_mean)[~held] > 0.01).all()
-    # The others take the values that are best beside the held ones: nothing is left to gain along them.
-    information, score = problem.totals(fit.state, fit.normal)
-    step = np.linalg.solve(information[np.ix_(~held, ~held)], score[~held])
-    assert np.sqrt(step @ information[np.ix_(~held, ~held)] @ step) < 0.5
+    np.testing.assert_array_equal(fit.state.z[held], truth[held])
+    assert all((entry.z[held] == truth[held]).all() for entry in problem.trace)
+    assert np.abs((fit.state.z - truth)[~held] / uncertainty(problem, fit).sd[~held]).max() < 4
+    assert (np.abs(fit.state.z - known)[~held] > 0.3).all()
 
 
-def test_a_truth_beyond_the_bounds_ends_on_them(tiny: Robot, windows: Windows) -> None:
-    space = tiny.parameters
-    damping = space.names.index("joint/j/damping")
-    narrow = replace(space.free[damping], name=space.names[damping])
-    assert narrow.max > narrow.nominal
-    problem = problem_of(tiny, windows)
-    upper = space.z_max.copy()
-    limit = problem.prior_mean[damping] + 0.05
-    space.z_max[damping] = limit
-    try:
-        fit = fitted(problem)
-        assert all(entry.z[damping] <= limit + 1e-12 for entry in problem.trace)
-        told = uncertainty(problem, fit)
-    finally:
-        space.z_max[:] = upper
-    assert fit.state.z[damping] == pytest.approx(limit, abs=1e-9)
-    assert told.status[damping] == "at_bound"
+def test_a_truth_beyond_the_bounds_ends_on_them(
+    make_robot: Any, windows: Windows, truth: Array, tmp_path: Path
+) -> None:
+    make_robot(tmp_path)
+    text = (tmp_path / "parameters.toml").read_text(encoding="utf-8")
+    name, limit = "joint/j/damping", 0.06
+    robot = make_robot(tmp_path, parameters=text.replace("max = 0.5\n", f"max = {limit}\n"))
+    place = robot.parameters.names.index(name)
+    assert np.exp(truth[place]) > 1.3 * limit
+    problem = problem_of(robot, windows)
+    fit = fitted(problem)
+    assert fit.state.z[place] == pytest.approx(np.log(limit), abs=1e-9)
+    assert all(entry.z[place] <= np.log(limit) + 1e-12 for entry in problem.trace)
+    assert uncertainty(problem, fit).status[place] == "at_bound"
 
 
 def test_without_measurements_the_prior_stays(tiny: Robot, windows: Windows) -> None:
@@ -188,16 +186,16 @@ def test_settling_clears_an_error_of_the_initial_state_and_moves_no_parameter(
     tiny: Robot, windows: Windows, truth: Array
 ) -> None:
     rng = np.random.default_rng(2)
-    error = rng.normal(size=(len(windows), 2)) * np.array([0.05, 1.0])
+    error = rng.normal(size=(len(windows), 2)) * np.array([0.01, 0.1])
     wrong = replace(
         windows,
         qpos0=windows.qpos0 + error[:, :1],
         qvel0=windows.qvel0 + error[:, 1:],
-        x0_sd=np.tile([0.05, 1.0], (len(windows), 1)),
+        x0_sd=np.tile([0.01, 0.1], (len(windows), 1)),
     )
     problem = problem_of(tiny, wrong)
     first = start(problem, truth)
-    assert np.sqrt(np.mean(first.gap**2)) > 5
+    assert np.sqrt(np.mean(first.gap**2)) > 3
     done, left = settled_by(problem, first)
     assert left == pytest.approx(1.0, abs=0.05)
     np.testing.assert_array_equal(done.z, truth)
@@ -228,13 +226,13 @@ def driven(make_robot: Any, tmp_path_factory: pytest.TempPathFactory) -> Robot:
 
 @dataclass
 class Misled:
-    """Derivatives that lead every parameter the wrong way, into divergence."""
+    """Derivatives with the wrong sign and far too small: each step goes the wrong way, as far as it may."""
 
     exact: FiniteDifference
 
     def linearise(self, point: Point) -> Linearisation:
         linear = self.exact.linearise(point)
-        return replace(linear, jacobian=-linear.jacobian)
+        return replace(linear, jacobian=-1e-3 * linear.jacobian)
 
 
 def test_divergence_costs_infinity_and_is_never_kept(driven: Robot, windows_of: Any) -> None:
@@ -289,18 +287,6 @@ def test_secant_update_leaves_absent_measurements_finite() -> None:
     before.gap[0, 0, 0] = after.gap[0, 0, 0] = np.nan
     linear = Linearisation(rng.normal(size=(5, 7, 2, 4)), rng.normal(size=(5, 7, 2, 6)))
     assert np.isfinite(_secant(linear, before, after, rng.normal(size=4)).jacobian).all()
-
-
-def test_secant_makes_biased_derivatives_lead_farther(tiny: Robot, windows: Windows) -> None:
-    """With the same biased source and number of steps, the remaining excess cost is smaller."""
-    excess = []
-    for secant in (False, True):
-        problem = problem_of(tiny, windows)
-        best = problem.cost(fitted(problem).state)
-        few = replace(DEFAULTS, max_steps=8, patience=99)
-        end = descend(problem, start(problem, problem.prior_mean), Biased(problem.exact), few, secant=secant)
-        excess.append(problem.cost(end) - best)
-    assert excess[1] < 0.5 * excess[0]
 
 
 @dataclass
@@ -358,7 +344,3 @@ def test_cost_is_the_sum_of_its_three_parts(tiny: Robot, windows: Windows) -> No
     wanted = np.nansum((state.gap * problem.weight) ** 2) + paid
     assert problem.cost(moved) == pytest.approx(wanted, rel=1e-12)
     assert problem.cost(state) == pytest.approx(wanted - paid, rel=1e-12)
-
-
-def test_models_are_where_the_tests_think_they_are(servo: Robot) -> None:
-    assert Path(servo.config.folder).name == servo.config.robot
