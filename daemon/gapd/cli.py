@@ -53,15 +53,17 @@ def replay(
 ) -> None:
     """Run the whole cycle on recordings (CSV): gates, fit, structure, check, decision."""
     robot = open_robot(config)
-    before = robot.parameters.vector(dict(_assignment(v) for v in values))
+    before = robot.parameters.vector(dict(_assignment(v, robot) for v in values))
+    if picture is not None:
+        from gapd.picture import draw, require_drawable  # matplotlib is not on every robot
+
+        require_drawable(picture)  # now, not after a long fit
     prepared = prepare(robot, frames(logs, robot))
     learned = _learned(robot)
     outside_range = learned.bundle.outside_range if learned else None
     report = run(robot, prepared, before, learned, outside_range, threads)
     click.echo(json.dumps(plain(report, robot), indent=2) if as_json else text(report, robot))
     if picture is not None:
-        from gapd.picture import draw  # matplotlib is not on every robot
-
         draw(report, robot, picture)
 
 
@@ -97,12 +99,17 @@ def _learned(robot: Robot) -> Learned | None:
     return Learned(open_bundle(robot), robot) if robot.config.bundle else None
 
 
-def _assignment(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
+def _assignment(text: str, robot: Robot) -> tuple[str, float]:
+    name, _, number = text.partition("=")
     try:
-        return name, float(value)
+        value = float(number)
     except ValueError:
         raise ConfigError(f"--set {text}: expected NAME=NUMBER, for example joint/j/damping=0.01") from None
+    for parameter in robot.parameters.free:
+        if parameter.name == name and not parameter.min <= value <= parameter.max:
+            bounds = f"{parameter.min:g} .. {parameter.max:g} {parameter.unit}"
+            raise ConfigError(f"--set {text}: outside {bounds}; correct it, or widen the bounds in parameters.toml")
+    return name, value
 
 
 def main() -> None:

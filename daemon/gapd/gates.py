@@ -31,6 +31,8 @@ REST_SD = 8.0
 QUIET_SHARE = 0.1
 # A frozen stretch that reaches into a window by this share of it spoils it.
 STUCK_SHARE = 0.1
+# No signal in SI units is as large; squares of much larger ones overflow.
+HUGE = 1e12
 # Frames dropped on each side of a break in time: their stamps cannot be trusted.
 EDGE_FRAMES = 1
 
@@ -201,7 +203,7 @@ class _Bench:
             (self.frames.context[rows], np.array([f"context {n}" for n in names])),
         )
         for values, labels in groups:
-            bad = ~np.isfinite(values)
+            bad = ~(np.abs(values) < HUGE)
             if bad.any():
                 column = int(np.argmax(bad.any(axis=0)))
                 row = int(np.argmax(bad[:, column]))

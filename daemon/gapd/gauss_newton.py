@@ -76,7 +76,8 @@ def damped_step(information: Array, score: Array, damping: float, lower: Array, 
     minimum instead would leave the others where they only made sense together with the part that was cut off.
     """
     diagonal = np.maximum(np.diag(information), 1e-12)
-    system = information + np.diag(damping * diagonal + 1e-12)
+    # A trace of damping keeps the system regular, however large the derivatives of a nearly unstable replay are.
+    system = information + np.diag((damping + 1e-12) * diagonal)
     lower, upper = np.maximum(lower, -STEP_LIMIT), np.minimum(upper, STEP_LIMIT)
     step = np.clip(np.zeros(len(score)), lower, upper)
     pinned = lower >= upper

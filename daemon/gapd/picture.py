@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,28 @@ from gapd.errors import ConfigError
 from gapd.report import intervals
 from gapd.robot import Robot
 
+ENDINGS = (".png", ".pdf", ".svg")
 # Channels and windows that still can be read on one sheet.
 SHOWN_CHANNELS = 6
 SHOWN_WINDOWS = 6
 
 
+def require_drawable(path: Path) -> None:
+    """ConfigError where `draw` could not write to the path, as far as can be told before it is tried."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError("a picture needs matplotlib: pip install 'gapd[host]', or leave --picture out")
+    if path.suffix.lower() not in ENDINGS:
+        raise ConfigError(f"picture {path}: ends in none of {', '.join(ENDINGS)}; name such a file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"picture {path}: no folder {path.parent}; make it, or name another")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"picture {path}: cannot be written there; name another file")
+
+
 def draw(report: Report, robot: Robot, path: Path) -> None:
-    """Write a PNG, PDF or SVG by the ending of the path; ConfigError where matplotlib is not installed."""
-    try:
-        from matplotlib import figure
-    except ImportError:
-        raise ConfigError("a picture needs matplotlib: pip install 'gapd[host]', or leave --picture out") from None
+    """Write a PNG, PDF or SVG by the ending of the path; ConfigError where it cannot be written."""
+    from matplotlib import figure
+
     shown = _worst_channels(report)
     sheet = figure.Figure(figsize=(13, 2.0 + 1.7 * max(len(shown), 3)), layout="constrained")
     parts = np.asarray(sheet.subfigures(1, 2, width_ratios=(3, 2)))
@@ -31,8 +44,8 @@ def draw(report: Report, robot: Robot, path: Path) -> None:
     sheet.suptitle(f"{robot.config.robot}: {report.decision.action}", fontsize=12)
     try:
         sheet.savefig(path, dpi=110)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"picture {path}: cannot be written ({error}); name a .png, .pdf or .svg") from None
+    except OSError as error:
+        raise ConfigError(f"picture {path}: cannot be written ({error.strerror}); name another file") from None
 
 
 def _worst_channels(report: Report) -> list[int]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gapd.gauss_newton import Normal
 from gapd.robot import Layout
-from gapd.uncertainty import inflation
+from gapd.uncertainty import inflation, quantile
 from gapd.windows import Windows
 
 Array = NDArray[np.float64]
@@ -26,9 +26,8 @@ SIGN_SHARE = 0.1
 STICK_SHARE = 0.3
 # Size of the trial force, as a share of the joint's RMS load: far above solver tolerance, still linear.
 TRIAL_SHARE = 0.01
-# A finding needs this many cluster-robust standard deviations: about 1e-4 two-sided at 20 windows,
-# which keeps 40 hypotheses below one false finding in 250 tests.
-MIN_Z = 4.5
+# Probability of any false finding in one fit, shared by all hypotheses tested (Bonferroni).
+FALSE_FINDING = 1e-3
 # ... and this share of the remaining squared gap, below which nobody would act on it.
 MIN_SHARE = 0.02
 # A parameter's change survives if at least this share of it remains with the finding as a nuisance.
@@ -138,17 +137,24 @@ def judge(tested: Sequence[Hypothesis], normal: Normal, prior_sd: Array, remaini
     while len(chosen) < len(tested):
         rest = [i for i in range(len(tested)) if i not in chosen]
         tries = {i: _try(tested[i], normal, prior_sd, [*chosen, i], remaining) for i in rest}
-        holding = [i for i in rest if abs(tries[i].z) >= MIN_Z and tries[i].share >= MIN_SHARE]
+        probability = 1.0 - FALSE_FINDING / len(tested)
+        holding = [i for i in rest if tries[i][0].share >= MIN_SHARE and _significant(*tries[i], probability)]
         if not holding:
             break
-        best = max(holding, key=lambda i: tries[i].share)
+        best = max(holding, key=lambda i: tries[i][0].share)
         chosen.append(best)
-        found.append(tries[best])
+        found.append(tries[best][0])
     return found
 
 
-def _try(hypothesis: Hypothesis, normal: Normal, prior_sd: Array, columns: list[int], remaining: float) -> Finding:
-    """The last of the columns as one more unknown, beside all parameters and the other columns."""
+def _significant(candidate: Finding, dof: float, probability: float) -> bool:
+    return abs(candidate.z) >= float(quantile(probability, np.array(dof)))
+
+
+def _try(
+    hypothesis: Hypothesis, normal: Normal, prior_sd: Array, columns: list[int], remaining: float
+) -> tuple[Finding, float]:
+    """The last of the columns as one more unknown, beside all parameters and the other columns; degrees of freedom."""
     parameters = len(prior_sd)
     keep = [*range(parameters), *(parameters + c for c in columns)]
     information, score = normal.information[:, keep][:, :, keep], normal.score[:, keep]
@@ -157,12 +163,14 @@ def _try(hypothesis: Hypothesis, normal: Normal, prior_sd: Array, columns: list[
     inverse = np.linalg.inv(total + 1e-9 * np.diag(np.diag(total)))
     step = inverse @ score.sum(axis=0)
     left = score - information @ step  # what each window still pulls at after the step
-    sd = float(np.sqrt(inflation(information, left, inverse)[0][-1] * inverse[-1, -1]))
+    factor, dof = inflation(information, left, inverse)
+    sd = float(np.sqrt(factor[-1] * inverse[-1, -1]))
     share = float(step[-1] ** 2 / inverse[-1, -1]) / remaining
     value, scale = float(step[-1]), hypothesis.size
-    return Finding(
+    finding = Finding(
         hypothesis.regressor, hypothesis.joint, value / sd, share, value * scale, sd * scale, hypothesis.unit
     )
+    return finding, float(dof[-1])
 
 
 def surviving(before: Array, plain: Array, with_nuisance: Array, sd: Array) -> NDArray[np.bool_]:

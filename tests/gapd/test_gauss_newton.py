@@ -186,3 +186,30 @@ def test_a_direction_without_information_does_not_move() -> None:
     information = np.diag([1.0, 0.0])
     step = damped_step(information, np.array([0.4, 0.0]), 0.01, np.full(2, -1.0), np.full(2, 1.0))
     np.testing.assert_allclose(step, [0.4 / 1.01, 0.0], rtol=1e-9)
+
+
+def test_huge_and_singular_information_still_gives_a_finite_step() -> None:
+    """Derivatives of a replay on the edge of stability: 1e13 in one window, all in one direction."""
+    direction = np.array([4.2e13, -3.8e12, 3.5e12, -2.0e12])
+    step = damped_step(np.outer(direction, direction), direction * 7.0, 0.0, np.full(4, -1.0), np.full(4, 1.0))
+    assert np.isfinite(step).all()
+    assert np.abs(step).max() <= STEP_LIMIT
+    assert direction @ step == pytest.approx(7.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_larger_and_worse_conditioned_problems_reach_their_minimum_too(seed: int) -> None:
+    """A step that falls short on a face ends a fit before it has begun."""
+    rng = np.random.default_rng(seed)
+    p = int(rng.integers(5, 31))
+    basis = np.linalg.qr(rng.normal(size=(p, p)))[0]
+    scale = np.exp(2 * rng.normal(size=p))
+    information = basis @ np.diag(np.exp(rng.uniform(0, np.log(10 ** rng.uniform(1, 8)), p))) @ basis.T
+    information = (information + information.T) / 2 * scale[:, None] * scale
+    score = information @ (rng.normal(size=p) * rng.choice([0.3, 1, 3]))
+    lower, upper = -rng.uniform(0, 0.6, p), rng.uniform(0, 0.6, p)
+    step = damped_step(information, score, 0.0, lower, upper)
+    root = np.linalg.cholesky(information + 1e-12 * np.diag(np.diag(information))).T
+    best = optimize.lsq_linear(root, np.linalg.solve(root.T, score), (lower, upper), tol=1e-14, max_iter=500).x
+    value, wanted = (float(d @ information @ d / 2 - score @ d) for d in (step, best))
+    assert value <= wanted + 1e-6 * abs(wanted)

@@ -67,7 +67,9 @@ def test_pinning_keeps_comments_and_order(tmp_path: Path) -> None:
     export.pin(path, "a" * 64)
     pinned = f'# first\nrobot = "r"  # type\nbundle = "bundle"\nbundle_sha256 = "{"a" * 64}"\n'
     assert path.read_text() == pinned + "\n[timing]\nknots = 30 # many\n"
+    path.write_text(path.read_text().replace('bundle = "bundle"', "bundle = 'mine'"))
     export.pin(path, "b" * 64)
+    assert "bundle = 'mine'" in path.read_text()
     assert path.read_text().count("bundle_sha256") == 1
     assert "b" * 64 in path.read_text()
     assert path.read_text().endswith("[timing]\nknots = 30 # many\n")

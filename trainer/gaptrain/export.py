@@ -70,9 +70,9 @@ class Exported:
 
 
 def export(robot: Robot, model: GapModel, facts: Facts, examples: tuple[Tensor, Tensor, Tensor]) -> Exported:
-    """Write bundle/ beside robot.toml and pin it there. `examples`: held-out window, context, theta."""
+    """Write the bundle folder that robot.toml names, and pin it there. `examples`: held-out window, context, theta."""
     model.eval()
-    folder = Path(robot.config.folder) / "bundle"
+    folder = robot.config.path(robot.config.bundle or "bundle")
     folder.mkdir(exist_ok=True)
     delta = torch.from_numpy(np.random.default_rng(0).normal(size=examples[2].shape)).float() * 0.1
     inputs = (*examples, delta)
@@ -204,17 +204,17 @@ def describe(robot: Robot, model: GapModel, facts: Facts, files: dict[str, str])
 
 
 def pin(path: Path, sha256: str) -> None:
-    """Write bundle and bundle_sha256 into robot.toml; every other line, comment and order stays."""
+    """Write bundle_sha256, and bundle where it is not set, into robot.toml; all other lines and comments stay."""
     text = path.read_text(encoding="utf-8")
-    for key, value in (("bundle", "bundle"), ("bundle_sha256", sha256)):
+    for key, value, keep in (("bundle", "bundle", True), ("bundle_sha256", sha256, False)):
         line = f'{key} = "{value}"'
-        found = re.compile(rf"^{key}\s*=\s*\"[^\"\n]*\"", re.MULTILINE)
-        if found.search(text):
-            text = found.sub(line, text, count=1)
-        else:  # top-level keys come before the first table
+        found = re.search(rf"^{key}\s*=\s*(\"([^\"\n]*)\"|'([^'\n]*)')", text, re.MULTILINE)
+        if found is None:  # top-level keys come before the first table
             table = re.search(r"^\s*\[", text, re.MULTILINE)
             at = table.start() if table else len(text)
             text = f"{text[:at].rstrip()}\n{line}\n\n{text[at:].lstrip()}"
+        elif not keep or not (found[2] or found[3]):
+            text = text[: found.start()] + line + text[found.end() :]
     partial = path.with_name(path.name + ".part")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)

@@ -29,7 +29,7 @@ class Learning:
     learning_rate: float = 2e-3
     weight_decay: float = 1e-3
     warm_up_share: float = 0.05  # of all steps, from 0 to the learning rate
-    clip_norm: float = 1.0
+    clip_norm: float = 0.05  # of the effects' gradient; usual is 0.01 to 0.03
     # Errors count relative to the size of an effect on its channel to this power; 0 lets channels that a
     # parameter hardly touches count as much as those that show it, 1 hides them.
     cross_power: float = 0.5
@@ -116,8 +116,10 @@ class Trainer:
         self.data, self.training, self.learning, self.spread = data, training, learning, spread
         calibrate(self.model, data, robot, spread, learning.floor_sigma)
         data.normalise(self.model)
-        weights = [p for n, p in self.model.named_parameters() if n != "edge_logit"]
-        self.optimiser = torch.optim.AdamW(weights, lr=learning.learning_rate, weight_decay=learning.weight_decay)
+        named = [(n, p) for n, p in self.model.named_parameters() if n != "edge_logit"]
+        weights = [p for n, p in named if not n.startswith("spread.")]
+        groups = [{"params": weights}, {"params": list(self.model.spread.parameters())}]
+        self.optimiser = torch.optim.AdamW(groups, lr=learning.learning_rate, weight_decay=learning.weight_decay)
         self.edges = torch.optim.Adam([self.model.edge_logit], lr=learning.edge_rate)
         self.generator = torch.Generator().manual_seed(training.seed)
         self.worth = torch.zeros_like(self.model.edge_logit)
@@ -176,7 +178,9 @@ class Trainer:
         self.optimiser.zero_grad()
         self.edges.zero_grad()
         torch.autograd.backward([shapes, *losses], [slope.to(shapes.dtype), *(None for _ in losses)])
+        # Apart: the spread's gradient is a thousand times larger and would scale the others with it.
         torch.nn.utils.clip_grad_norm_(self.optimiser.param_groups[0]["params"], learning.clip_norm)
+        torch.nn.utils.clip_grad_norm_(self.optimiser.param_groups[1]["params"], 1.0)
         self.optimiser.step()
         if edge is not None:
             self.edges.step()
