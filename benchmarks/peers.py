@@ -1,19 +1,20 @@
-"""The tools gapd is compared with: scipy and mujoco.sysid, on the same windows, the same parameters and the same bounds."""
+"""The tools gapd is compared with: scipy and mujoco.sysid, on the same windows, parameters and bounds."""
 
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import mujoco
 import numpy as np
-from mujoco import sysid
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from trial import every_step
 
 from gapd.errors import ConfigError
 from gapd.estimator import Progress
@@ -24,6 +25,8 @@ from gapd.robot import Robot
 from gapd.windows import Windows
 
 Array = NDArray[np.float64]
+# Not by `import`: it ships types, the package around it does not, and a type checker would believe half of both.
+sysid: Any = importlib.import_module("mujoco.sysid")
 Scale = Literal["log", "linear"]
 Weighting = Literal["noise", "signal"]
 
@@ -40,6 +43,7 @@ class PeerFit:
     rollouts: int
     seconds: float
     trace: tuple[Progress, ...]
+    ends: tuple[Array, ...] = ()  # where the starts of a multistart ended
 
 
 class _Trace:
@@ -70,18 +74,19 @@ def scipy_fit(robot: Robot, windows: Windows, starts: Array, max_evaluations: in
     began = time.perf_counter()
     residual = _Residual(robot, windows, threads)
     space = robot.parameters
-    best = None
+    results = []
     for start in starts:
         margin = 1e-6 * (space.z_max - space.z_min)
         inside = np.clip(start, space.z_min + margin, space.z_max - margin)
-        result = least_squares(
-            residual, inside, residual.jacobian, (space.z_min, space.z_max), x_scale="jac", max_nfev=max_evaluations
+        bounds = (space.z_min, space.z_max)
+        results.append(
+            least_squares(residual, inside, residual.jacobian, bounds, x_scale="jac", max_nfev=max_evaluations)
         )
-        best = result if best is None or result.cost < best.cost else best
-    if best is None:
-        raise ConfigError("starts = []: scipy_fit needs at least one starting point")
-    seconds = time.perf_counter() - began
-    return PeerFit(best.x, 2.0 * best.cost, residual.replay.rollouts, seconds, tuple(residual.trace.kept))
+    best = min(results, key=lambda result: float(result.cost))
+    return PeerFit(
+        best.x, 2.0 * best.cost, residual.replay.rollouts, time.perf_counter() - began, tuple(residual.trace.kept),
+        tuple(result.x for result in results),
+    )  # fmt: skip
 
 
 class _Residual:
@@ -117,17 +122,11 @@ class _Residual:
         return np.nan_to_num(slope).reshape(-1, n)
 
 
-def every_step(robot: Robot) -> Robot:
-    """The same robot with a knot at each simulation step, to cut windows that keep all samples."""
-    layout = robot.layout
-    fine = replace(layout, knots=layout.steps, substeps=1, knot_s=layout.step_s)
-    return replace(robot, layout=fine)
-
-
-def sysid_fit(
+def sysid_fit(  # noqa: PLR0913 - one argument for each setting of the tool
     robot: Robot,
     windows: Windows,
     z_start: Array,
+    *,
     scale: Scale = "log",
     x_scale: str | None = None,
     knots_only: bool = True,
@@ -161,10 +160,8 @@ def sysid_fit(
         return [columns], None, None
 
     params = coordinates.parameters(z_start)
-    extra = {} if x_scale is None else {"x_scale": x_scale}
-    fitted, _ = sysid.optimize(
-        params, residual, verbose=False, max_iters=max_iterations, output=io.StringIO(), **extra
-    )  # fmt: skip
+    settings = {"max_iters": max_iterations, "x_scale": x_scale, "output": io.StringIO()}
+    fitted, _ = sysid.optimize(params, residual, verbose=False, **settings)
     z = coordinates.z(fitted.as_vector())
     return PeerFit(z, trace.cost, compare.count, time.perf_counter() - began, tuple(trace.kept))
 

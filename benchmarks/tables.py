@@ -16,13 +16,18 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 def write_table(
-    name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
+    name: str,
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    folder: Path = RESULTS,
 ) -> None:
-    """Print a table and write it to docs/results/NAME.md; `notes` follow as paragraphs."""
+    """Print a table and write it to docs/results/NAME.md, or to another folder; `notes` follow as paragraphs."""
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
     text = "\n".join([f"# {title}", "", _origin(), "", *lines, *(f"\n{note}" for note in notes), ""])
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
     print(text, flush=True)
 
 

@@ -16,6 +16,7 @@ from gapd.bundle import open_bundle
 from gapd.cycle import prepare, run
 from gapd.errors import ConfigError, GapdError
 from gapd.learned import Learned
+from gapd.picture import draw, require_drawable
 from gapd.report import plain, text
 from gapd.robot import Robot, open_robot
 from gapd.sources.log_files import frames
@@ -55,8 +56,6 @@ def replay(
     robot = open_robot(config)
     before = robot.parameters.vector(dict(_assignment(v, robot) for v in values))
     if picture is not None:
-        from gapd.picture import draw, require_drawable  # matplotlib is not on every robot
-
         require_drawable(picture)  # now, not after a long fit
     prepared = prepare(robot, frames(logs, robot))
     learned = _learned(robot)

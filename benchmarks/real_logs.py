@@ -1,0 +1,356 @@
+"""Recordings of real hardware: gapd beside scipy and mujoco.sysid, judged on data that none of them was fitted to.
+
+    make bench && .venv/bin/python benchmarks/real_logs.py            about 10 minutes on 2 cores
+    .venv/bin/python benchmarks/real_logs.py --quick                  2 minutes: fewer starts and settings
+
+The recordings are looked for in $GAPD_DATA, else in ../shared/data. One table for each set of recordings goes to
+docs/results, one picture for each recording to out/real_logs. Every method starts from the nominal values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+from peers import PeerFit, multistart, scipy_fit, sysid_fit
+from tables import RESULTS, write_table
+from trial import MODELS, every_step
+
+from gapd.gates import usable_starts
+from gapd.identify import Identification, identify
+from gapd.replay import Replay
+from gapd.robot import Robot, open_robot
+from gapd.sources.log_files import read_csv
+from gapd.uncertainty import quantile
+from gapd.windows import Frames, Windows, cut, window_starts
+
+Array = NDArray[np.float64]
+
+ROOT = Path(__file__).parents[1]
+THREADS = 2
+# gapd may be this much worse than the better of scipy's two fits.
+BAR = 1.05
+# How the fitted recordings are cut.
+FORMS = ("whole recordings", "windows")
+# Settings of mujoco.sysid that are tried; the last is how it works if nothing is said.
+SYSID: tuple[dict[str, Any], ...] = (
+    {"scale": "log"},
+    {"scale": "linear", "x_scale": "jac"},
+    {"scale": "linear", "knots_only": False, "weighting": "signal"},
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Windows with the robot, and so the time grid, that they were cut for."""
+
+    robot: Robot
+    windows: Windows
+
+    def predicted(self, z: Array) -> Array:
+        """Replay (W, K+1, C) from the measured initial states with scaled values (P,)."""
+        return Replay(self.robot, THREADS).run(self.windows, self.robot.parameters.to_physical(z)).predicted
+
+    def rmse(self, predicted: Array) -> float:
+        """RMS error of the first channel over all windows, the initial knot left out."""
+        return float(np.sqrt(np.nanmean((self.windows.measured - predicted)[:, 1:, 0] ** 2)))
+
+
+@dataclass(frozen=True)
+class LogSet:
+    """One machine: what is fitted, in short windows and in whole recordings, and what is held out."""
+
+    name: str
+    title: str
+    robot: Robot
+    recordings: tuple[Frames, ...]  # for the fit
+    held_out: Cut
+    parts: Mapping[str, tuple[Frames, ...]]  # subsets of the recordings whose fits should agree
+    published: Array  # (P,) physical
+    unit: str
+    factor: float  # from SI to the unit of the table
+    drawn: tuple[tuple[str, Cut], ...]  # name of a recording and what its picture shows
+
+    def fitted(self, form: str, all_samples: bool = False) -> Cut:
+        """The fitted recordings in the form asked for, at the knots of the robot or with all samples."""
+        grid = every_step(self.robot) if all_samples else self.robot
+        if form == "whole recordings":
+            return whole(grid, self.recordings)
+        return Cut(grid, cut_usable(self.robot, grid, self.recordings))
+
+
+def cut_usable(robot: Robot, grid: Robot, recordings: Sequence[Frames]) -> Windows:
+    """All windows that pass the gates, cut on the time grid of `grid`."""
+    runs = [(i, run) for i, frames in enumerate(recordings) for run in usable_starts(frames, robot)]
+    return Windows.concatenate([cut(r.frames, grid.layout, r.usable, source=i) for i, r in runs if len(r.usable)])
+
+
+def whole(robot: Robot, recordings: Sequence[Frames]) -> Cut:
+    """One window for each recording, as long as the shortest of them."""
+    shortest = min(frames.timestamp[-1] - frames.timestamp[0] for frames in recordings)
+    knots = int((shortest + robot.layout.step_s / 10) / robot.layout.knot_s)
+    long = replace(robot, layout=replace(robot.layout, knots=knots))
+    windows = [cut(frames, long.layout, frames.timestamp[:1], source=i) for i, frames in enumerate(recordings)]
+    return Cut(long, Windows.concatenate(windows))
+
+
+def servo(data: Path, motions: str = "*") -> LogSet:
+    """XL330 with a pendulum: fitted on firmware gains 100 and 200, judged on 800 over 6 s of closed loop."""
+    robot = open_robot(MODELS / "servo_pendulum" / "robot.toml")
+    by_gain = {
+        gain: tuple(read_csv(path, robot) for path in sorted((data / "servo_xl330").glob(f"{motions}_kp{gain}.csv")))
+        for gain in (100, 200, 800)
+    }
+    every = [frames for recordings in by_gain.values() for frames in recordings]
+    return LogSet(
+        "real-servo-xl330", "XL330 servo: fitted at firmware gains 100 and 200, closed loop of 6 s at 800", robot,
+        by_gain[100] + by_gain[200], whole(robot, by_gain[800]), {f"gain {g}": by_gain[g] for g in (100, 200)},
+        np.array([0.0963, 0.0372, 0.00181, 0.0128, 0.0037, -0.031]), "mrad", 1e3,
+        tuple((frames.name.removesuffix(".csv"), whole(robot, [frames])) for frames in every),
+    )  # fmt: skip
+
+
+def ballscrew(data: Path) -> LogSet:
+    """EMPS: fitted on the first half, judged on the second in open-loop windows of 0.5 s."""
+    robot = open_robot(MODELS / "ballscrew" / "robot.toml")
+    frames = read_csv(data / "emps" / "train.csv", robot)
+    middle = float(frames.timestamp[len(frames) // 2])
+    first, second = frames.between(-np.inf, middle), frames.between(middle, np.inf)
+    held_out = Cut(robot, cut(second, robot.layout, window_starts(second, robot.layout)))
+    return LogSet(
+        "real-emps", "EMPS ball screw: fitted on the first half, open-loop windows of 0.5 s of the second", robot,
+        (first,), held_out, {}, np.array([95.109, 203.503, 20.394, -3.165]), "mm", 1e3, (("emps", held_out),),
+    )  # fmt: skip
+
+
+SETS = {"servo": servo, "ballscrew": ballscrew}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table; `z` (P,) scaled, error in SI."""
+
+    method: str
+    z: Array
+    rmse: float
+    rollouts: int = 0
+    rollout_s: float = 0.0
+    seconds: float = 0.0
+    notes: str = ""
+
+
+def fixed(logs: LogSet) -> list[Row]:
+    """Nominal and published values."""
+    space = logs.robot.parameters
+    points = {"nominal": space.z_nominal, "published": space.to_scaled(logs.published)}
+    return [Row(name, z, logs.held_out.rmse(logs.held_out.predicted(z))) for name, z in points.items()]
+
+
+def scipy_rows(logs: LogSet, starts: int) -> list[Row]:
+    """Conventional replay fits; the best of the starts by its own cost."""
+    rows = []
+    for form in FORMS:
+        data = logs.fitted(form)
+        fit = scipy_fit(data.robot, data.windows, multistart(logs.robot, starts, seed=1), threads=THREADS)
+        ends = [logs.factor * logs.held_out.rmse(logs.held_out.predicted(z)) for z in fit.ends]
+        notes = f"best of {starts} starts by its own cost; they end between {min(ends):.3g} and {max(ends):.3g}"
+        rows.append(_peer_row(logs, f"scipy, {form}", fit, data, notes))
+    return rows
+
+
+def sysid_row(logs: LogSet, settings: Sequence[Mapping[str, Any]]) -> Row:
+    """mujoco.sysid with all settings, on windows and whole recordings: the best on the held-out data counts."""
+    fits: list[Row] = []
+    for form, setting in itertools.product(FORMS, settings):
+        data = logs.fitted(form, all_samples=not setting.get("knots_only", True))
+        fit = sysid_fit(data.robot, data.windows, logs.robot.parameters.z_nominal, threads=THREADS, **setting)
+        label = ", ".join([form, *(f"{key} {value}" for key, value in setting.items())])
+        fits.append(_peer_row(logs, "mujoco.sysid", fit, data, label))
+    best = min(fits, key=lambda row: row.rmse)
+    worst = logs.factor * max(row.rmse for row in fits)
+    notes = f"best on the held-out data of {len(fits)} settings, worst {worst:.3g}: {best.notes}"
+    return replace(best, notes=notes)
+
+
+def _peer_row(logs: LogSet, method: str, fit: PeerFit, data: Cut, notes: str) -> Row:
+    error = logs.held_out.rmse(logs.held_out.predicted(fit.z))
+    layout = data.robot.layout
+    return Row(method, fit.z, error, fit.rollouts, layout.knots * layout.knot_s, fit.seconds, notes)
+
+
+def gapd_row(logs: LogSet) -> tuple[Row, Identification]:
+    """The product as it is: windows that pass the gates, from nominal, finite differences, structure tests."""
+    data = logs.fitted("windows")
+    began = time.perf_counter()
+    found = identify(Replay(data.robot, THREADS), data.windows, logs.robot.parameters.z_nominal)
+    seconds = time.perf_counter() - began
+    verdict = "structural: values are effective" if found.findings else "no finding"
+    error = logs.held_out.rmse(logs.held_out.predicted(found.z))
+    length = logs.robot.config.timing.window_s
+    return Row("gapd", found.z, error, found.rollouts, length, seconds, verdict), found
+
+
+def finding_row(logs: LogSet, found: Identification) -> list[Row]:
+    """The held-out data again with the load friction that gapd found put into the simulator; no method fits that."""
+    share = [f.coefficient for f in found.findings if f.regressor == "load friction"]
+    if not share:
+        return []
+    predicted = with_load_friction(logs.held_out, found.with_nuisance, share[0])
+    notes = f"frictionloss + {share[0]:.2g} x |actuator force| in each step; no MuJoCo parameter does that"
+    return [Row("gapd, its finding simulated", found.with_nuisance, logs.held_out.rmse(predicted), notes=notes)]
+
+
+def with_load_friction(data: Cut, z: Array, share: float) -> Array:
+    """Replay (W, K+1, C) of a machine with one joint whose frictionloss grows by `share` of the actuator force."""
+    robot, windows, layout = data.robot, data.windows, data.robot.layout
+    model, physical = copy.copy(robot.model), robot.parameters.to_physical(z)
+    rows = np.empty((*windows.context.shape[:2], len(layout.channels)))
+    for w in range(len(windows)):
+        state = mujoco.MjData(model)
+        state.qpos[:], state.qvel[:] = windows.qpos0[w], windows.qvel0[w]
+        for step in range(layout.steps + 1):
+            robot.binding.write(model, physical, windows.context[w, step])
+            model.dof_frictionloss[0] += share * abs(state.qfrc_actuator[0])
+            state.ctrl[:] = windows.control[w, step]
+            mujoco.mj_step(model, state)
+            rows[w, step] = state.sensordata[layout.sensor]
+    return rows[:, :: layout.substeps]
+
+
+def disagreement(logs: LogSet) -> list[str]:
+    """One sentence for each parameter: how far the fits of the parts are apart, in combined standard deviations."""
+    if len(logs.parts) != 2:
+        return []
+    fits = []
+    for recordings in logs.parts.values():
+        windows = cut_usable(logs.robot, logs.robot, recordings)
+        start = logs.robot.parameters.z_nominal
+        fits.append(identify(Replay(logs.robot, THREADS), windows, start, test_structure=False))
+    first, second = fits
+    sentences = []
+    for p, name in enumerate(logs.robot.parameters.names):
+        values = " and ".join(
+            f"{_interval(logs.robot, fit, p)} at {part}" for part, fit in zip(logs.parts, fits, strict=True)
+        )
+        combined = float(np.hypot(first.uncertainty.sd[p], second.uncertainty.sd[p]))
+        known = "unidentifiable" not in (first.uncertainty.status[p], second.uncertainty.status[p])
+        apart = f"{abs(first.z[p] - second.z[p]) / combined:.1f} combined standard deviations apart"
+        sentences.append(f"`{name}`: {values}: {apart if known else 'not identified'}.")
+    return sentences
+
+
+def _interval(robot: Robot, fit: Identification, p: int) -> str:
+    """Value with its 90 % interval."""
+    half = quantile(0.9, fit.uncertainty.dof) * fit.uncertainty.sd
+    space = robot.parameters
+    ends = [space.to_physical(np.clip(fit.z + sign * half, space.z_min, space.z_max))[p] for sign in (-1, 1)]
+    return f"{space.to_physical(fit.z)[p]:.3g} ({ends[0]:.3g} to {ends[1]:.3g})"
+
+
+def bar_sentence(logs: LogSet, rows: Sequence[Row]) -> tuple[float, str]:
+    """Error of gapd over that of the better scipy fit, and the sentence that says whether that is good enough."""
+    best = min((row for row in rows if row.method.startswith("scipy")), key=lambda row: row.rmse)
+    ours = next(row for row in rows if row.method == "gapd")
+    ratio = ours.rmse / best.rmse
+    verdict = "met" if ratio <= BAR else "MISSED"
+    return ratio, f"Bar: gapd at most {BAR} times the better of scipy ({best.method}): {ratio:.3f}, {verdict}."
+
+
+def run(logs: LogSet, quick: bool, out: Path, results: Path) -> dict[str, object]:
+    """All methods on one set: table, pictures; returns what goes into the JSON file."""
+    rows = fixed(logs) + scipy_rows(logs, 2 if quick else 6)
+    rows.append(sysid_row(logs, SYSID[:1] if quick else SYSID))
+    ours, found = gapd_row(logs)
+    rows += [ours, *finding_row(logs, found)]
+    ratio, bar = bar_sentence(logs, rows)
+    findings = [f"Finding: {f.sentence}." for f in found.findings]
+    if found.findings:
+        kept = [n for n, ok in zip(logs.robot.parameters.names, found.survives, strict=True) if ok]
+        findings.append(f"Changes that survive the finding: {', '.join(kept) or 'none'}.")
+    apart = disagreement(logs)
+    write_table(logs.name, logs.title, *_table(logs, rows), [bar, *findings, *apart], results)
+    pictures(logs, rows, out)
+    as_json = [{**asdict(row), "z": row.z.tolist()} for row in rows]
+    return {"set": logs.name, "ratio": ratio, "rows": as_json, "findings": findings, "disagreement": apart}
+
+
+def _table(logs: LogSet, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    space = logs.robot.parameters
+    names = [f"{name.split('/')[-1]}, {unit}" for name, unit in zip(space.names, space.units, strict=True)]
+    head = ["method", f"held-out RMSE, {logs.unit}", "rollouts", "seconds", *names, "notes"]
+    lines = []
+    for row in rows:
+        rollouts = f"{row.rollouts} of {row.rollout_s:.3g} s" if row.rollouts else "-"
+        seconds = f"{row.seconds:.0f}" if row.rollouts else "-"
+        values = [f"{value:.3g}" for value in space.to_physical(row.z)]
+        lines.append([row.method, f"{logs.factor * row.rmse:.3g}", rollouts, seconds, *values, row.notes])
+    return head, lines
+
+
+def pictures(logs: LogSet, rows: Sequence[Row], out: Path) -> None:
+    """One picture for each recording: position above, error of the replays below."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    best = min((row for row in rows if row.method.startswith("scipy")), key=lambda row: row.rmse)
+    shown = [row for row in rows if row.method in ("nominal", best.method, "gapd")]
+    out.mkdir(parents=True, exist_ok=True)
+    for name, data in logs.drawn:
+        figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(10, 6), layout="constrained")
+        layout, measured = data.robot.layout, _joined(data.windows.measured)
+        time_s = _joined(data.windows.start_s[:, None, None] + np.arange(layout.knots + 1)[:, None] * layout.knot_s)
+        above.plot(time_s, measured, color="black", linewidth=1.5, label="measured")
+        for row in shown:
+            predicted = _joined(data.predicted(row.z))
+            above.plot(time_s, predicted, linewidth=1, label=row.method)
+            below.plot(time_s, logs.factor * (measured - predicted), linewidth=1)
+        above.set(title=name, ylabel=f"{layout.channels[0]}, {data.robot.config.channel[0].unit}")
+        below.set(xlabel="s", ylabel=f"measured - replay, {logs.unit}")
+        above.legend()
+        figure.savefig(out / f"{name}.png", dpi=100)
+        plt.close(figure)
+
+
+def _joined(values: Array) -> Array:
+    """First channel of windows (W, K+1, C) in one row, with a gap after each window."""
+    return np.concatenate([np.append(row, np.nan) for row in values[:, :, 0]])
+
+
+def data_folder() -> Path:
+    """Folder of the recordings."""
+    return Path(os.environ.get("GAPD_DATA", ROOT.parent / "shared" / "data"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="2 starts, 1 setting of mujoco.sysid; docs stay as is")
+    parser.add_argument("--only", choices=sorted(SETS), help="one set of recordings")
+    parser.add_argument("--json", type=Path, help="write all results to this file")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "real_logs", help="folder of the pictures")
+    arguments = parser.parse_args()
+    data = data_folder()
+    if not data.is_dir():
+        sys.exit(f"{data}: no such folder; set GAPD_DATA to the folder of the recordings")
+    chosen = [arguments.only] if arguments.only else list(SETS)
+    results = arguments.out if arguments.quick else RESULTS
+    done = [run(SETS[name](data), arguments.quick, arguments.out, results) for name in chosen]
+    if arguments.json:
+        arguments.json.write_text(json.dumps(done, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
