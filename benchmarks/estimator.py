@@ -22,6 +22,7 @@ from trial import FrozenInitialState, Trial, every_step, make_trial
 
 from gapd.bundle import open_bundle
 from gapd.estimator import Problem, Progress, Settings, State, descend, finish, start
+from gapd.gauss_newton import Normal
 from gapd.identify import Identification, identify
 from gapd.jacobian import JacobianSource, Linearisation, Point
 from gapd.learned import Learned
@@ -74,7 +75,7 @@ def _begin(trial: Trial) -> tuple[Problem, State]:
     return problem, start(problem, trial.robot.parameters.z_nominal)
 
 
-def _interval(trial: Trial, problem: Problem, normal, z: Array) -> Array:  # type: ignore[no-untyped-def]
+def _interval(trial: Trial, problem: Problem, normal: Normal, z: Array) -> Array:
     space = trial.robot.parameters
     known = assess(normal.information, normal.score, problem.prior_sd, z, space.z_min, space.z_max)
     return np.asarray(quantile(0.90, known.dof) * known.sd)

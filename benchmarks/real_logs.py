@@ -63,9 +63,10 @@ class Cut:
         """Replay (W, K+1, C) from the measured initial states with scaled values (P,)."""
         return Replay(self.robot, THREADS).run(self.windows, self.robot.parameters.to_physical(z)).predicted
 
-    def rmse(self, predicted: Array) -> float:
-        """RMS error of the first channel over all windows, the initial knot left out."""
-        return float(np.sqrt(np.nanmean((self.windows.measured - predicted)[:, 1:, 0] ** 2)))
+    def errors(self, predicted: Array) -> Array:
+        """RMS error (W,) of the first channel in each window, the initial knot left out."""
+        squared = (self.windows.measured - predicted)[:, 1:, 0] ** 2
+        return np.asarray(np.sqrt(np.nanmean(squared, axis=1)))
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class LogSet:
     unit: str
     factor: float  # from SI to the unit of the table
     drawn: tuple[tuple[str, Cut], ...]  # name of a recording and what its picture shows
+    held_out_names: tuple[str, ...] = ()  # of the held-out windows, where each is a whole recording
 
     def fitted(self, form: str, all_samples: bool = False) -> Cut:
         """The fitted recordings in the form asked for, at the knots of the robot or with all samples."""
@@ -89,6 +91,10 @@ class LogSet:
         if form == "whole recordings":
             return whole(grid, self.recordings)
         return Cut(grid, cut_usable(self.robot, grid, self.recordings))
+
+    def judged(self, z: Array) -> Array:
+        """RMS error (W,) in each held-out window of the replay with scaled values (P,)."""
+        return self.held_out.errors(self.held_out.predicted(z))
 
 
 def cut_usable(robot: Robot, grid: Robot, recordings: Sequence[Frames]) -> Windows:
@@ -119,6 +125,7 @@ def servo(data: Path, motions: str = "*") -> LogSet:
         by_gain[100] + by_gain[200], whole(robot, by_gain[800]), {f"gain {g}": by_gain[g] for g in (100, 200)},
         np.array([0.0963, 0.0372, 0.00181, 0.0128, 0.0037, -0.031]), "mrad", 1e3,
         tuple((frames.name.removesuffix(".csv"), whole(robot, [frames])) for frames in every),
+        tuple(frames.name.removesuffix(".csv") for frames in by_gain[800]),
     )  # fmt: skip
 
 
@@ -140,22 +147,27 @@ SETS = {"servo": servo, "ballscrew": ballscrew}
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table; `z` (P,) scaled, error in SI."""
+    """One line of a table; `z` (P,) scaled, errors in SI."""
 
     method: str
     z: Array
-    rmse: float
+    errors: Array  # (W,) RMS error of each held-out window
     rollouts: int = 0
     rollout_s: float = 0.0
     seconds: float = 0.0
     notes: str = ""
+
+    @property
+    def rmse(self) -> float:
+        """RMS error over all held-out windows."""
+        return float(np.sqrt(np.mean(self.errors**2)))
 
 
 def fixed(logs: LogSet) -> list[Row]:
     """Nominal and published values."""
     space = logs.robot.parameters
     points = {"nominal": space.z_nominal, "published": space.to_scaled(logs.published)}
-    return [Row(name, z, logs.held_out.rmse(logs.held_out.predicted(z))) for name, z in points.items()]
+    return [Row(name, z, logs.judged(z)) for name, z in points.items()]
 
 
 def scipy_rows(logs: LogSet, starts: int) -> list[Row]:
@@ -164,7 +176,7 @@ def scipy_rows(logs: LogSet, starts: int) -> list[Row]:
     for form in FORMS:
         data = logs.fitted(form)
         fit = scipy_fit(data.robot, data.windows, multistart(logs.robot, starts, seed=1), threads=THREADS)
-        ends = [logs.factor * logs.held_out.rmse(logs.held_out.predicted(z)) for z in fit.ends]
+        ends = [logs.factor * Row("", z, logs.judged(z)).rmse for z in fit.ends]
         notes = f"best of {starts} starts by its own cost; they end between {min(ends):.3g} and {max(ends):.3g}"
         rows.append(_peer_row(logs, f"scipy, {form}", fit, data, notes))
     return rows
@@ -185,9 +197,10 @@ def sysid_row(logs: LogSet, settings: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def _peer_row(logs: LogSet, method: str, fit: PeerFit, data: Cut, notes: str) -> Row:
-    error = logs.held_out.rmse(logs.held_out.predicted(fit.z))
     layout = data.robot.layout
-    return Row(method, fit.z, error, fit.rollouts, layout.knots * layout.knot_s, fit.seconds, notes)
+    row = Row(method, fit.z, logs.judged(fit.z), fit.rollouts, layout.knots * layout.knot_s, fit.seconds, notes)
+    print(f"{logs.name}: {method}: {logs.factor * row.rmse:.3g} {logs.unit}, {fit.seconds:.0f} s, {notes}", flush=True)
+    return row
 
 
 def gapd_row(logs: LogSet) -> tuple[Row, Identification]:
@@ -197,9 +210,8 @@ def gapd_row(logs: LogSet) -> tuple[Row, Identification]:
     found = identify(Replay(data.robot, THREADS), data.windows, logs.robot.parameters.z_nominal)
     seconds = time.perf_counter() - began
     verdict = "structural: values are effective" if found.findings else "no finding"
-    error = logs.held_out.rmse(logs.held_out.predicted(found.z))
     length = logs.robot.config.timing.window_s
-    return Row("gapd", found.z, error, found.rollouts, length, seconds, verdict), found
+    return Row("gapd", found.z, logs.judged(found.z), found.rollouts, length, seconds, verdict), found
 
 
 def finding_row(logs: LogSet, found: Identification) -> list[Row]:
@@ -209,7 +221,7 @@ def finding_row(logs: LogSet, found: Identification) -> list[Row]:
         return []
     predicted = with_load_friction(logs.held_out, found.with_nuisance, share[0])
     notes = f"frictionloss + {share[0]:.2g} x |actuator force| in each step; no MuJoCo parameter does that"
-    return [Row("gapd, its finding simulated", found.with_nuisance, logs.held_out.rmse(predicted), notes=notes)]
+    return [Row("gapd, its finding simulated", found.with_nuisance, logs.held_out.errors(predicted), notes=notes)]
 
 
 def with_load_friction(data: Cut, z: Array, share: float) -> Array:
@@ -259,13 +271,34 @@ def _interval(robot: Robot, fit: Identification, p: int) -> str:
     return f"{space.to_physical(fit.z)[p]:.3g} ({ends[0]:.3g} to {ends[1]:.3g})"
 
 
-def bar_sentence(logs: LogSet, rows: Sequence[Row]) -> tuple[float, str]:
-    """Error of gapd over that of the better scipy fit, and the sentence that says whether that is good enough."""
-    best = min((row for row in rows if row.method.startswith("scipy")), key=lambda row: row.rmse)
-    ours = next(row for row in rows if row.method == "gapd")
+def best_scipy(rows: Sequence[Row]) -> Row:
+    """The better of scipy's two fits on the held-out data."""
+    return min((row for row in rows if row.method.startswith("scipy")), key=lambda row: row.rmse)
+
+
+def bar_sentence(ours: Row, best: Row) -> str:
+    """Whether gapd is good enough."""
     ratio = ours.rmse / best.rmse
     verdict = "met" if ratio <= BAR else "MISSED"
-    return ratio, f"Bar: gapd at most {BAR} times the better of scipy ({best.method}): {ratio:.3f}, {verdict}."
+    return f"Bar: gapd at most {BAR} times the better of scipy ({best.method}): {ratio:.3f}, {verdict}."
+
+
+def minimum_sentence(logs: LogSet, ours: Row, best: Row) -> str:
+    """Whether the better of scipy's fits is the minimum of its own cost: the same fit, started at gapd's values."""
+    data = logs.fitted(best.method.removeprefix("scipy, "))
+    again = scipy_fit(data.robot, data.windows, np.stack([ours.z, best.z]), threads=THREADS)
+    costs = [float(np.sum(data.errors(data.predicted(z)) ** 2)) for z in again.ends]
+    error = logs.factor * Row("", again.ends[0], logs.judged(again.ends[0])).rmse
+    return (
+        f"Started at gapd's values, {best.method} ends at {costs[0] / costs[1]:.3f} of its cost and "
+        f"{error:.3g} {logs.unit} on the held-out data."
+    )
+
+
+def by_recording(logs: LogSet, rows: Sequence[Row]) -> list[str]:
+    """Held-out errors of each recording, where there are several."""
+    shown = [f"{row.method} {', '.join(f'{logs.factor * e:.0f}' for e in row.errors)}" for row in rows]
+    return [f"{logs.unit} in {', '.join(logs.held_out_names)}: {'; '.join(shown)}."] if logs.held_out_names else []
 
 
 def run(logs: LogSet, quick: bool, out: Path, results: Path) -> dict[str, object]:
@@ -273,17 +306,19 @@ def run(logs: LogSet, quick: bool, out: Path, results: Path) -> dict[str, object
     rows = fixed(logs) + scipy_rows(logs, 2 if quick else 6)
     rows.append(sysid_row(logs, SYSID[:1] if quick else SYSID))
     ours, found = gapd_row(logs)
-    rows += [ours, *finding_row(logs, found)]
-    ratio, bar = bar_sentence(logs, rows)
-    findings = [f"Finding: {f.sentence}." for f in found.findings]
+    best, simulated = best_scipy(rows), finding_row(logs, found)
+    rows += [ours, *simulated]
+    notes = [bar_sentence(ours, best), minimum_sentence(logs, ours, best)]
+    notes += by_recording(logs, [best, ours, *simulated])
+    notes += [f"Finding: {f.sentence}." for f in found.findings]
     if found.findings:
         kept = [n for n, ok in zip(logs.robot.parameters.names, found.survives, strict=True) if ok]
-        findings.append(f"Changes that survive the finding: {', '.join(kept) or 'none'}.")
-    apart = disagreement(logs)
-    write_table(logs.name, logs.title, *_table(logs, rows), [bar, *findings, *apart], results)
-    pictures(logs, rows, out)
-    as_json = [{**asdict(row), "z": row.z.tolist()} for row in rows]
-    return {"set": logs.name, "ratio": ratio, "rows": as_json, "findings": findings, "disagreement": apart}
+        notes.append(f"Changes that survive the finding: {', '.join(kept) or 'none'}.")
+    notes += disagreement(logs)
+    write_table(logs.name, logs.title, *_table(logs, rows), notes, results)
+    pictures(logs, [rows[0], best, ours], out)
+    as_json = [{**asdict(row), "z": row.z.tolist(), "errors": row.errors.tolist(), "rmse": row.rmse} for row in rows]
+    return {"set": logs.name, "ratio": ours.rmse / best.rmse, "rows": as_json, "notes": notes}
 
 
 def _table(logs: LogSet, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -306,15 +341,13 @@ def pictures(logs: LogSet, rows: Sequence[Row], out: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    best = min((row for row in rows if row.method.startswith("scipy")), key=lambda row: row.rmse)
-    shown = [row for row in rows if row.method in ("nominal", best.method, "gapd")]
     out.mkdir(parents=True, exist_ok=True)
     for name, data in logs.drawn:
         figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(10, 6), layout="constrained")
         layout, measured = data.robot.layout, _joined(data.windows.measured)
         time_s = _joined(data.windows.start_s[:, None, None] + np.arange(layout.knots + 1)[:, None] * layout.knot_s)
         above.plot(time_s, measured, color="black", linewidth=1.5, label="measured")
-        for row in shown:
+        for row in rows:
             predicted = _joined(data.predicted(row.z))
             above.plot(time_s, predicted, linewidth=1, label=row.method)
             below.plot(time_s, logs.factor * (measured - predicted), linewidth=1)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gapd.gauss_newton import Normal, damped_step, normal_equations, residuals
 from gapd.jacobian import FiniteDifference, JacobianSource, Linearisation, Point
+from gapd.parameters import ParameterSet
 from gapd.replay import Rollouts, gap
 from gapd.windows import Windows
 
@@ -25,14 +26,14 @@ class Settings:
     damping_up: float = 8.0
     least_damping: float = 1e-4  # from which a refused step starts
     resting: float = 1e-4  # scaled step below which a descent rests
-    secant_memory: float = 0.7  # share of the secant correction that survives a new linearisation
+    secant_memory: float = 0.5  # share of the secant correction that survives a new linearisation
     slow: float = 0.9  # the learned phase ends when a step leaves more than this share of the cost
-    patience: int = 2
+    patience: int = 3
     max_chords: int = 12
     max_linearisations: int = 4
     resting_sd: float = 0.05  # chord steps end below this many standard deviations
     near_sd: float = 0.2  # ... or where one this small is refused; a finish farther off is repeated
-    relinearise: float = 0.5  # a finish that moved a parameter this far (scaled) takes new derivatives
+    relinearise: float = 1.0  # a finish that moved a parameter this far (scaled) takes new derivatives
     exact_x0: bool = True  # whether the finish takes exact derivatives of the initial states too
     weak_directions: int = 0  # 0: exact derivatives along all parameters; else along the weakest ones
 
@@ -84,6 +85,11 @@ class Problem:
         """Hold nothing unless told."""
         if not len(self.held):
             self.held = np.zeros(len(self.prior_mean), bool)
+
+    @property
+    def space(self) -> ParameterSet:
+        """The parameters."""
+        return self.exact.replay.robot.parameters
 
     @property
     def used(self) -> int:
@@ -139,9 +145,8 @@ class Problem:
         return information, normal.score.sum(axis=0) + (self.prior_mean - state.z) * precision
 
     def step(self, state: State, normal: Normal, damping: float) -> Array:
-        """Damped step (P,) inside the bounds; held parameters do not move."""
-        space = self.exact.replay.robot.parameters
-        lower, upper = space.z_min - state.z, space.z_max - state.z
+        """Damped step (P,) inside the bounds, relative for log parameters; held parameters do not move."""
+        lower, upper = self.space.box(state.z)
         lower, upper = np.where(self.held, 0.0, lower), np.where(self.held, 0.0, upper)
         information, score = self.totals(state, normal)
         information[self.held], information[:, self.held] = 0.0, 0.0
@@ -150,7 +155,11 @@ class Problem:
 
     def move(self, state: State, normal: Normal, step: Array) -> State:
         """Replay after a parameter step, with the initial states moved along."""
-        return self.evaluate(state.z + step, state.dx0 + normal.x0_step(step))
+        return self.evaluate(self.space.advance(state.z, step), state.dx0 + normal.x0_step(step))
+
+    def carry(self, linear: Linearisation, step: Array) -> Linearisation:
+        """Derivatives at the end of a step if the model is linear in the physical values."""
+        return replace(linear, jacobian=linear.jacobian * self.space.growth(step))
 
 
 def start(problem: Problem, z: Array) -> State:
@@ -189,7 +198,8 @@ def descend(problem: Problem, state: State, source: JacobianSource, settings: Se
         slow = slow + 1 if trial_cost > settings.slow * cost else 0
         if trial_cost < cost:
             fresh = source.linearise(problem.point(trial))
-            carried = settings.secant_memory * (learnt.jacobian - fresh.jacobian) if secant else 0.0
+            there = problem.carry(learnt, step)
+            carried = settings.secant_memory * (there.jacobian - fresh.jacobian) if secant else 0.0
             linear = replace(fresh, jacobian=fresh.jacobian + carried)
             state, damping = problem.keep(trial), damping / settings.damping_down
         else:
@@ -272,6 +282,7 @@ def chords(problem: Problem, state: State, linear: Linearisation, settings: Sett
         trial = problem.move(state, normal, step)
         used = _secant(used, state, trial, step) if np.isfinite(problem.cost(trial)) else used
         if problem.cost(trial) < problem.cost(state):
+            used, linear = problem.carry(used, step), problem.carry(linear, step)
             state, damping = problem.keep(trial), damping / settings.damping_down
         elif distance < settings.near_sd:
             break  # sticking joints make the cost rough at this scale

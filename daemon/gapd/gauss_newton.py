@@ -11,8 +11,6 @@ from gapd.jacobian import Linearisation
 
 Array = NDArray[np.float64]
 
-# Scaled parameters (logarithms) move at most this much in a step: a factor of two.
-STEP_LIMIT = 0.7
 # Changes of faces at most, per parameter; one or two suffice.
 FACE_CHANGES = 10
 
@@ -71,14 +69,13 @@ def normal_equations(gap: Array, linear: Linearisation, weight: Array, dx0: Arra
 def damped_step(information: Array, score: Array, damping: float, lower: Array, upper: Array) -> Array:
     """Levenberg step (P,): the minimum of the damped quadratic model in a box.
 
-    The box is [lower, upper] (P,), relative to the current point, cut at +-STEP_LIMIT. Parameters on its
-    faces are found by a primal active-set method (Nocedal and Wright 2006, algorithm 16.3): clipping the free
-    minimum instead would leave the others where they only made sense together with the part that was cut off.
+    The box is [lower, upper] (P,), relative to the current point. Parameters on its faces are found by a primal
+    active-set method (Nocedal and Wright 2006, algorithm 16.3): clipping the free minimum instead would leave
+    the others where they only made sense together with the part that was cut off.
     """
     diagonal = np.maximum(np.diag(information), 1e-12)
     # A trace of damping keeps the system regular, however large the derivatives of a nearly unstable replay are.
     system = information + np.diag((damping + 1e-12) * diagonal)
-    lower, upper = np.maximum(lower, -STEP_LIMIT), np.minimum(upper, STEP_LIMIT)
     step = np.clip(np.zeros(len(score)), lower, upper)
     pinned = lower >= upper
     for _ in range(FACE_CHANGES * len(score)):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gapd.estimator import Fit, Problem, Settings, State
 from gapd.gauss_newton import Normal, damped_step, normal_equations, residuals
+from gapd.parameters import LARGEST_MOVE
 from gapd.structure import Finding, Hypothesis, hypotheses, judge
 
 Array = NDArray[np.float64]
@@ -29,7 +30,6 @@ def findings(problem: Problem, fit: Fit) -> list[Finding]:
 
 def refit(problem: Problem, fit: Fit, found: list[Finding], settings: Settings) -> Array:
     """Scaled parameters (P,) with the forces of the findings in the replay, their coefficients free."""
-    space = problem.exact.replay.robot.parameters
     state, coefficient, force = fit.state, np.zeros(len(found)), None
     damping, p = settings.damping, len(fit.state.z)
     chosen = _chosen(problem, state, found)
@@ -39,17 +39,14 @@ def refit(problem: Problem, fit: Fit, found: list[Finding], settings: Settings) 
         precision = 1.0 / problem.prior_sd**2
         information[range(p), range(p)] += precision
         score[:p] += (problem.prior_mean - state.z) * precision
-        held = np.concatenate([problem.held, np.zeros(len(found), bool)])
-        free = np.where(held, 0.0, np.inf)
-        lower, upper = -free, free.copy()
-        lower[:p], upper[:p] = (
-            np.maximum(lower[:p], space.z_min - state.z),
-            np.minimum(upper[:p], space.z_max - state.z),
-        )
+        low, high = problem.space.box(state.z)
+        loose = np.full(len(found), LARGEST_MOVE)
+        lower = np.concatenate([np.where(problem.held, 0.0, low), -loose])
+        upper = np.concatenate([np.where(problem.held, 0.0, high), loose])
         step = damped_step(information, score, damping, lower, upper)
         applied = _total_force(chosen, coefficient + step[p:])
         dx0 = state.dx0 + normal.x0_step(step)
-        trial = problem.evaluate(state.z + step[:p], dx0, applied)
+        trial = problem.evaluate(problem.space.advance(state.z, step[:p]), dx0, applied)
         cost, trial_cost = problem.cost(state), problem.cost(trial)
         if trial_cost >= cost:
             damping *= settings.damping_up

@@ -17,6 +17,11 @@ from gapd.errors import ConfigError, nearest
 
 Array = NDArray[np.float64]
 
+# Largest step of a fit: a log parameter falls to a half or rises to four times, another moves by a sixth of its range.
+LARGEST_FALL = 0.5
+LARGEST_RISE = 3.0
+LARGEST_MOVE = 0.7
+
 # Fields that no object prefix tells: arrays over joint coordinates.
 _JOINT_COORDINATES = ("qpos0", "qpos_spring")
 _OBJECT_OF_PREFIX = {
@@ -133,6 +138,25 @@ class ParameterSet:
         z = np.asarray(z, float)
         curved = np.where(self._log, np.exp(np.where(self._log, z, 0.0)), np.sinh(np.where(self._asinh, z, 0.0)))
         return np.where(self._log | self._asinh, curved, z) * self._unit
+
+    def advance(self, z: Array, step: Array) -> Array:
+        """Scaled values (P,) after a step (P,) that is relative for log parameters: value x (1 + step).
+
+        Most parameters act nearly linearly by their physical value. Steps in the logarithm need several rounds for
+        a factor of ten, steps in the value one.
+        """
+        return np.asarray(z + np.where(self._log, np.log1p(np.where(self._log, step, 0.0)), step))
+
+    def growth(self, step: Array) -> Array:
+        """Factor (P,) by which derivatives with respect to scaled values grow along a step, if the model is linear."""
+        return np.asarray(np.where(self._log, 1.0 + step, 1.0))
+
+    def box(self, z: Array) -> tuple[Array, Array]:
+        """Smallest and largest step (P,) from z: within the bounds, and no farther than derivatives can be trusted."""
+        low, high = self.z_min - z, self.z_max - z
+        low, high = (np.where(self._log, np.expm1(np.where(self._log, side, 0.0)), side) for side in (low, high))
+        down, up = np.where(self._log, LARGEST_FALL, LARGEST_MOVE), np.where(self._log, LARGEST_RISE, LARGEST_MOVE)
+        return np.maximum(low, -down), np.minimum(high, up)
 
     def physical_sd(self, z: Array, z_sd: Array) -> Array:
         """Standard deviation in physical units of scaled values z with standard deviation z_sd, first order."""

@@ -109,6 +109,21 @@ def test_two_runs_and_any_number_of_threads_give_the_same_bits(tiny: Robot, wind
         np.testing.assert_array_equal(other.normal.information, first.normal.information)
 
 
+@pytest.mark.parametrize("seed", [3, 5])
+def test_a_finish_from_afar_ends_where_fresh_derivatives_leave_nothing_to_do(
+    level: Robot, windows_of: Any, seed: int
+) -> None:
+    """Its intervals would otherwise belong to a place that the estimate has left."""
+    truth = hidden(level, seed, 0.7)
+    problem = problem_of(level, windows_of(level, level.parameters.to_physical(truth), 30, seed=seed))
+    fit = finish(problem, start(problem, problem.prior_mean), None, DEFAULTS)
+    normal = problem.normal(fit.state, problem.exact.linearise(problem.point(fit.state)))
+    information, score = problem.totals(fit.state, normal)
+    step = np.linalg.solve(information, score)
+    assert np.sqrt(step @ information @ step / len(step)) < 0.5
+    assert np.abs((fit.state.z - truth) / uncertainty(problem, fit).sd).max() < 4
+
+
 def test_every_point_of_the_trace_replays_better_than_the_one_before(tiny: Robot, windows: Windows) -> None:
     """Against the emphasis that a step was judged with, so at least the last ones against the plain cost."""
     problem = problem_of(tiny, windows)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import optimize
 
-from gapd.gauss_newton import STEP_LIMIT, Normal, damped_step, normal_equations, residuals
+from gapd.gauss_newton import Normal, damped_step, normal_equations, residuals
 from gapd.jacobian import Linearisation
 
 Array = NDArray[np.float64]
@@ -134,11 +134,10 @@ def test_step_inside_the_box_is_levenbergs(damping: float) -> None:
 def test_step_in_the_box_is_the_constrained_minimum(seed: int, condition: float) -> None:
     information, score = quadratic(seed, condition)
     rng = np.random.default_rng(500 + seed)
-    lower, upper = -rng.uniform(0, 1, 8), rng.uniform(0, 1, 8)
-    lower[seed % 8] = 0.0  # the point lies on a bound
+    low, high = -rng.uniform(0, 0.7, 8), rng.uniform(0, 0.7, 8)
+    low[seed % 8] = 0.0  # the point lies on a bound
     damping = 0.01
-    step = damped_step(information, score, damping, lower, upper)
-    low, high = np.maximum(lower, -STEP_LIMIT), np.minimum(upper, STEP_LIMIT)
+    step = damped_step(information, score, damping, low, high)
     assert (step >= low).all()
     assert (step <= high).all()
     system = information + damping * np.diag(np.diag(information))
@@ -169,31 +168,30 @@ def test_some_of_these_minima_lie_on_faces() -> None:
     assert max(faces) > 2
 
 
-def test_no_parameter_moves_farther_than_the_limit() -> None:
-    step = damped_step(np.eye(3), np.array([100.0, -100.0, 0.1]), 0.0, np.full(3, -50.0), np.full(3, 50.0))
-    np.testing.assert_allclose(step, [STEP_LIMIT, -STEP_LIMIT, 0.1], rtol=1e-9)
+def test_parameters_that_do_not_touch_each_other_end_at_the_box_each_for_itself() -> None:
+    step = damped_step(np.eye(3), np.array([100.0, -100.0, 0.1]), 0.0, np.full(3, -0.5), np.array([0.6, 0.5, 0.4]))
+    np.testing.assert_allclose(step, [0.6, -0.5, 0.1], rtol=1e-9)
 
 
 def test_a_parameter_held_by_its_box_leaves_the_others_to_their_own_minimum() -> None:
     information = np.array([[2.0, 1.8, 0.0], [1.8, 2.0, 0.0], [0.0, 0.0, 1.0]])
     score = np.array([0.5, 0.6, 0.3])
-    step = damped_step(information, score, 0.0, np.array([0.0, -1.0, -1.0]), np.array([0.0, 1.0, 1.0]))
+    step = damped_step(information, score, 0.0, np.array([0.0, -0.5, -0.5]), np.array([0.0, 0.5, 0.5]))
     # Not 0.3158, the middle of the free minimum with the first component cut off.
     np.testing.assert_allclose(step, [0.0, 0.3, 0.3], atol=1e-9)
 
 
 def test_a_direction_without_information_does_not_move() -> None:
     information = np.diag([1.0, 0.0])
-    step = damped_step(information, np.array([0.4, 0.0]), 0.01, np.full(2, -1.0), np.full(2, 1.0))
+    step = damped_step(information, np.array([0.4, 0.0]), 0.01, np.full(2, -0.5), np.full(2, 0.5))
     np.testing.assert_allclose(step, [0.4 / 1.01, 0.0], rtol=1e-9)
 
 
 def test_huge_and_singular_information_still_gives_a_finite_step() -> None:
     """Derivatives of a replay on the edge of stability: 1e13 in one window, all in one direction."""
     direction = np.array([4.2e13, -3.8e12, 3.5e12, -2.0e12])
-    step = damped_step(np.outer(direction, direction), direction * 7.0, 0.0, np.full(4, -1.0), np.full(4, 1.0))
-    assert np.isfinite(step).all()
-    assert np.abs(step).max() <= STEP_LIMIT
+    step = damped_step(np.outer(direction, direction), direction * 7.0, 0.0, np.full(4, -0.5), np.full(4, 0.5))
+    assert np.abs(step).max() <= 0.5
     assert direction @ step == pytest.approx(7.0, rel=1e-3)
 
 

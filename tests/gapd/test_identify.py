@@ -152,6 +152,7 @@ def test_a_gap_model_is_not_asked_below_eight_parameters(tiny: Robot, windows_of
     np.testing.assert_array_equal(found.z, plain.z)
 
 
+@pytest.mark.slow
 def test_a_gap_model_of_many_parameters_leads_but_does_not_decide(arm: Robot, windows_of: Any) -> None:
     """Any source will do that roughly points the way: here exact derivatives, a third too large."""
 

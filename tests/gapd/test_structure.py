@@ -16,11 +16,14 @@ from gapd.identify import Identification, identify
 from gapd.learned import Learned
 from gapd.replay import Replay
 from gapd.robot import Robot
-from gapd.structure import MIN_SHARE, MIN_Z, Finding, Hypothesis, hypotheses, judge, surviving
+from gapd.structure import MIN_SHARE, Finding, Hypothesis, hypotheses, judge, surviving
 from gapd.windows import Windows
 from gaptrain.simulate import Structure, load_dependent_friction
 
 Array = NDArray[np.float64]
+
+# Standard deviations that nobody takes for luck.
+CLEAR = 4.0
 
 
 def spring(robot: Robot, joint: str, stiffness: float) -> Structure:
@@ -72,7 +75,7 @@ def test_friction_that_grows_with_load_is_named(
     found = identified(robot, windows_of, z, seed, load_dependent_friction(robot, "j", share), count=33)
     first = found.findings[0]
     assert (first.regressor, first.joint, first.unit) == ("load friction", "j", "")
-    assert first.z > MIN_Z
+    assert first.z > CLEAR
     assert first.share > MIN_SHARE
     # Friction that holds a joint at rest is no force along the motion: the regressor sees a little less of it.
     assert abs(first.coefficient - share) < max(4 * first.coefficient_sd, 0.25 * share)
@@ -174,7 +177,7 @@ def test_judge_finds_coefficient_deviation_and_share() -> None:
 def test_judge_keeps_the_sign() -> None:
     found, _ = linear_case(free, -0.5)
     assert found[0].coefficient < 0
-    assert found[0].z < -MIN_Z
+    assert found[0].z < -CLEAR
 
 
 def test_judge_leaves_alone_what_the_parameters_express() -> None:
@@ -196,7 +199,7 @@ def test_judge_is_not_fooled_by_residuals_common_to_a_window() -> None:
     transposed = columns.transpose(0, 2, 1)
     score = (transposed @ residual[..., None])[..., 0]
     naive = score.sum() / np.sqrt((columns**2).sum())
-    assert abs(naive) > MIN_Z, "the case must be one that independent samples would find"
+    assert abs(naive) > CLEAR, "the case must be one that independent samples would find"
     normal = Normal(transposed @ columns, score, np.zeros(0), np.zeros(0), columns, residual)
     assert judge([Hypothesis("drift", "j", np.zeros(0), 1.0)], normal, np.zeros(0), float((residual**2).sum())) == []
 

@@ -124,6 +124,15 @@ def test_export_without_a_checkpoint_is_one_line_and_exit_code_1(tmp_path: Path)
     assert "run `gaptrain fit` first" in result.stderr
 
 
+def test_a_checkpoint_of_another_version_is_refused(fitted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(_: object) -> None:
+        raise TypeError
+
+    monkeypatch.setattr(fit.Shape, "from_plain", older)
+    with pytest.raises(InputError, match="made by another gaptrain; run `gaptrain fit`"):
+        fit.export_last(fitted, say=lambda _: None)
+
+
 def test_a_bad_train_toml_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     folder = tmp_path / "servo_pendulum"
     shutil.copytree(SERVO, folder, ignore=shutil.ignore_patterns(".data", "bundle"))

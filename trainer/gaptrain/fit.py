@@ -25,7 +25,7 @@ from gaptrain.simulate import Training, load_training
 from gaptrain.training import Data, Learning, Trainer, prior_spread
 
 # Raise when a checkpoint of an older version must not be continued.
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2
 CHECKPOINT = "checkpoint.pt"
 EXAMPLES = 8
 
@@ -88,7 +88,10 @@ def export_last(model_dir: Path, say: Say = print) -> Exported:
     robot = open_robot(model_dir / "robot.toml")
     saved = _newest(robot)
     training = msgspec.convert(saved["training"], Training)
-    shape = Shape.from_plain(saved["shape"])
+    try:
+        shape = Shape.from_plain(saved["shape"])
+    except TypeError:
+        raise InputError(f"checkpoint of {model_dir}: made by another gaptrain; run `gaptrain fit`") from None
     if shape != Shape.of(robot, shape.hidden):
         raise InputError(f"checkpoint of {model_dir}: made for other parameters or channels; run `gaptrain fit`")
     model = GapModel(shape)

@@ -31,6 +31,8 @@ KERNEL = 3
 MODULATION = 64  # hidden width of the network that lets theta and context scale the trunk
 # Velocities at which a friction feature turns over, as shares of the velocity's spread in training.
 TURN_SHARES = (0.02, 0.2)
+# A force this close to its limit counts as saturated; the feature passes from 0 to 1 around it.
+SATURATED_SHARE, SATURATED_SLOPE = 0.99, 400.0
 # Above this many parameters the dense head no longer fits the size of a bundle.
 MAX_PARAMETERS = 64
 
@@ -48,6 +50,8 @@ class Shape:
     hinge: tuple[int, ...]  # joint coordinates that are angles
     actuated: tuple[int, ...]  # (nu,) joint coordinate an actuator acts on, or ABSENT
     log_context: tuple[int, ...]  # columns of the context that enter by their logarithm
+    limited: tuple[int, ...]  # actuators with a force limit that no parameter writes
+    limit: tuple[float, ...]  # the limits of those
     hidden: int
 
     @property
@@ -68,6 +72,7 @@ class Shape:
         acts_on_joint = np.isin(model.actuator_trntype, [int(k) for k in joint_kind])
         driven = np.where(acts_on_joint, model.jnt_dofadr[model.actuator_trnid[:, 0]], ABSENT)
         logarithmic = (i for i, c in enumerate(robot.config.context) if c.low > 0 and c.high / c.low > LOG_RATIO)
+        limited = _limited(robot)
         return cls(
             knots=layout.knots,
             nv=model.nv,
@@ -78,6 +83,8 @@ class Shape:
             hinge=tuple(np.flatnonzero(model.jnt_type == int(mjtJoint.mjJNT_HINGE)).tolist()),
             actuated=tuple(driven.tolist()),
             log_context=tuple(logarithmic),
+            limited=limited,
+            limit=tuple(float(np.abs(model.actuator_forcerange[a]).max()) for a in limited),
             hidden=hidden,
         )
 
@@ -98,6 +105,8 @@ class Inputs(nn.Module):
     joint: Tensor
     hinge: Tensor
     log_context: Tensor
+    limited: Tensor
+    limit: Tensor
     time: Tensor
     state_scale: Tensor
 
@@ -109,6 +118,8 @@ class Inputs(nn.Module):
         self.register_buffer("joined", torch.tensor(joined, dtype=torch.long))
         self.register_buffer("joint", torch.tensor([shape.actuated[a] for a in joined], dtype=torch.long))
         self.register_buffer("hinge", torch.tensor(shape.hinge, dtype=torch.long))
+        self.register_buffer("limited", torch.tensor(shape.limited, dtype=torch.long))
+        self.register_buffer("limit", torch.tensor(shape.limit))
         self.register_buffer("log_context", _mask(shape.log_context, contexts))
         self.register_buffer("time", torch.linspace(0, 1, shape.knots + 1)[None, :, None])
         for name, size in (
@@ -180,6 +191,9 @@ class Inputs(nn.Module):
         parts += [torch.sin(angle), torch.cos(angle), known]
         parts += [torch.tanh(speed / turn) for turn in TURN_SHARES]
         parts += [self.time.expand(window.shape[0], knots, 1), scaled[:, None].expand(-1, knots, -1)]
+        # A saturated servo loses its stiffness: effects then grow without bound.
+        force = window[..., 2 * nv + self.shape.nu :].index_select(-1, self.limited)
+        parts.append(torch.sigmoid((force.abs() / self.limit - SATURATED_SHARE) * SATURATED_SLOPE))
         curve = torch.exp(1.5 * scaled.clamp(-2, 2) - 1.5)
         return torch.cat(parts, -1), torch.cat([scaled, curve, known.mean(1)], -1)
 
@@ -276,6 +290,13 @@ def sample_edges(logit: Tensor, temperature: float, generator: torch.Generator) 
     uniform = torch.rand(logit.shape, generator=generator).clamp(1e-6, 1 - 1e-6)
     soft = torch.sigmoid((logit + torch.log(uniform) - torch.log1p(-uniform)) / temperature)
     return (soft > 0.5).float() + soft - soft.detach()
+
+
+def _limited(robot: Robot) -> tuple[int, ...]:
+    model = robot.model
+    written = {int(i) for c in robot.binding.cells if c.field == "actuator_forcerange" for i in c.flat}
+    fixed = (a for a in np.flatnonzero(model.actuator_forcelimited).tolist() if not written & {2 * a, 2 * a + 1})
+    return tuple(fixed)
 
 
 def _mask(columns: tuple[int, ...], size: int) -> Tensor:

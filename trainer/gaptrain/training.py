@@ -26,7 +26,7 @@ CHUNK = 128
 class Learning:
     """How the network is trained. Chosen on subsets of the seven-joint arm's data; see docs/decisions.md."""
 
-    learning_rate: float = 2e-3
+    learning_rate: float = 4e-3
     weight_decay: float = 1e-3
     warm_up_share: float = 0.05  # of all steps, from 0 to the learning rate
     clip_norm: float = 0.05  # of the effects' gradient; usual is 0.01 to 0.03
@@ -103,8 +103,10 @@ def calibrate(model: GapModel, data: Data, robot: Robot, spread: Tensor, floor_s
         model.gain_floor.copy_(floor)
         model.gain_weight.copy_(fitted[:-1])
         model.gain_bias.copy_(fitted[-1])
-        # A mean of logarithms lies below the rms: lift so that shapes have unit mean square.
-        model.gain_bias.add_(0.5 * torch.log((size / model.gain(settings).flatten(1) ** 2).mean(0).clamp_min(1e-3)))
+        # The median window gets shapes of order one. Not the mean: saturated servos have effects a hundred
+        # times larger, and scaled by those the ordinary windows would hardly count.
+        ratio = (size / model.gain(settings).flatten(1) ** 2).median(0).values
+        model.gain_bias.add_(0.5 * torch.log(ratio.clamp(1e-3, 1e3)))
 
 
 class Trainer:
