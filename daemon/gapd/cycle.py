@@ -115,7 +115,9 @@ def run(
 
 
 def _estimates(robot: Robot, found: Identification) -> tuple[ParameterEstimate, ...]:
-    space, z, sd = robot.parameters, found.z, found.uncertainty.sd
+    space, sd = robot.parameters, found.uncertainty.sd
+    unknown = np.array([status == "unidentifiable" for status in found.uncertainty.status])
+    z = np.where(unknown, found.before, found.z)  # what the data do not determine stays
     before, after, physical_sd = (
         space.to_physical(found.before),
         space.to_physical(z),

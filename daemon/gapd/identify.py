@@ -78,6 +78,9 @@ def identify(
         fit = finish(problem, descend(problem, fit.state, source, settings, secant), learned, settings)
     uncertainty = _assess(problem, fit, replay)
     unknown = np.array([s == "unidentifiable" for s in uncertainty.status])
+    # Of a group the data know a combination: holding its members would bend the others. The prior already keeps
+    # it from moving along what is unknown.
+    unknown[[p for group in uncertainty.groups if len(group) > 1 for p in group]] = False
     if unknown.any():
         problem = replace(problem, held=unknown)
         fit = _without(problem, fit, before, settings)
@@ -86,7 +89,8 @@ def identify(
     if test_structure:
         found = findings(problem, fit)
         with_nuisance = refit(problem, fit, found, settings) if found else with_nuisance
-    survives = surviving(before, fit.state.z, with_nuisance, uncertainty.sd)
+    known = np.array([s != "unidentifiable" for s in uncertainty.status])
+    survives = known & surviving(before, fit.state.z, with_nuisance, uncertainty.sd)
     return Identification(
         before,
         fit,

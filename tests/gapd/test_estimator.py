@@ -92,7 +92,7 @@ def test_finite_differences_find_what_is_hidden(tiny: Robot, windows_of: Any, se
 def test_the_servo_with_one_channel_and_its_context(servo: Robot, windows_of: Any) -> None:
     space = servo.parameters
     truth = hidden(servo, 3, 0.8)
-    problem = problem_of(servo, windows_of(servo, space.to_physical(truth), 34, seed=3))
+    problem = problem_of(servo, windows_of(servo, space.to_physical(truth), 20, seed=3))
     fit = fitted(problem)
     told = uncertainty(problem, fit)
     assert np.abs((fit.state.z - truth) / told.sd).max() < 4

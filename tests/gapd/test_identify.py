@@ -90,15 +90,14 @@ def test_parameters_of_one_effect_are_a_group_and_stay_and_one_of_none_stays(twi
     assert found.uncertainty.groups == ((1, 4), (5,))
     for p, status in enumerate(found.uncertainty.status):
         assert (status == "unidentifiable") == (p not in ALONE)
-    np.testing.assert_array_equal(found.z[[1, 4, 5]], before[[1, 4, 5]])
+    assert found.z[5] == before[5]
+    # Their sum is known to be unchanged; the way along which they would make up for each other stays untrodden.
+    np.testing.assert_allclose(found.z[TOGETHER], before[TOGETHER], atol=0.05)
     assert not found.survives[[1, 4, 5]].any()
     assert error_sd(found, twins, truth)[ALONE].max() < 4
     assert found.findings == ()
 
 
-@pytest.mark.xfail(
-    reason="an ambiguous group is held as a whole, so that what the data do say about its sum bends the others"
-)
 @pytest.mark.parametrize("damping", [0.5, 2.0])
 def test_a_group_whose_sum_has_changed_bends_no_other_parameter(twins: Robot, windows_of: Any, damping: float) -> None:
     truth = twin_truth(twins, damping)
@@ -138,6 +137,7 @@ def test_a_channel_with_a_model_error_is_weighed_down_and_intervals_grow(tiny: R
     assert error_sd(clean, tiny, truth).max() < 4
     assert error_sd(off, tiny, truth).max() < 4
     assert (off.uncertainty.sd >= 0.99 * clean.uncertainty.sd).all()
+    assert off.uncertainty.sd.max() < 0.03, "with the effort at full weight it would be 0.1"
 
 
 def test_a_gap_model_is_not_asked_below_eight_parameters(tiny: Robot, windows_of: Any) -> None:
