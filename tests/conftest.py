@@ -96,6 +96,34 @@ noise = 0.01
 [log.commands]
 servo = "command_j"
 """
+# A second damping, in the servo, and a spring of nothing: a tendon between two sites that do not move.
+TWIN_PARAMETERS = (
+    TINY_PARAMETERS
+    + """
+[[parameter]]
+name = "actuator/servo/kv"
+unit = "N·m·s/rad"
+nominal = 0.05
+min = 0.005
+max = 0.5
+targets = [{ field = "actuator_biasprm", element = "servo", index = 2, factor = [-1] }]
+[[parameter]]
+name = "tendon/idle/stiffness"
+unit = "N/m"
+nominal = 1
+min = 0.1
+max = 10
+targets = [{ field = "tendon_stiffness", element = "idle" }]
+"""
+)
+TENDON = """<body name="shelf" pos="1 0 0"><site name="a"/></body><site name="b"/></worldbody>
+<tendon><spatial name="idle"><site site="a"/><site site="b"/></spatial></tendon>"""
+# What the servo adds shows in the effort, so that the two dampings differ there.
+EFFORT = """[[channel]]
+name = "j/effort"
+unit = "N·m"
+noise = 0.01
+"""
 TINY_MOTION = Excitation(home=(0.0,), amplitude=(1.2,), low_hz=0.3, high_hz=2.0)
 
 
@@ -181,6 +209,14 @@ def level(tmp_path_factory: pytest.TempPathFactory) -> Robot:
     """The tiny robot laid flat: the axis is vertical, so that gravity does nothing."""
     model = TINY_MODEL.replace('axis="0 1 0"', 'axis="0 0 1"').replace('pos="0 0 -0.1"', 'pos="0.1 0 0"')
     return _make_robot(tmp_path_factory.mktemp("level"), model)
+
+
+@pytest.fixture(scope="session")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Robot:
+    """The tiny robot without its effort channel, with two dampings of one effect and a parameter of none."""
+    robot = TINY_ROBOT.replace(EFFORT, "").replace('"j/effort" = "effort_j"\n', "")
+    model = TINY_MODEL.replace("</worldbody>", TENDON)
+    return _make_robot(tmp_path_factory.mktemp("twins"), model, TWIN_PARAMETERS, robot)
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,8 @@ class ParameterEstimate:
         """Name, values, uncertainty, unit."""
         digits = _decimals(self.sd)
         values = f"{_number(self.before, digits)} -> {_number(self.after, digits)} ± {_number(self.sd, digits)}"
-        return f"{self.name} {values} {self.unit}".rstrip() + (" (effective)" if self.effective else "")
+        unit = f" {self.unit}" if self.unit not in ("", "1") else ""
+        return f"{self.name} {values}{unit}" + (" (effective)" if self.effective else "")
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _set(*path: str | int, value: object) -> Callable[[Manifest], None]:
         (_set("parameters", 5, "scale", value="asinh"), "joint/j/offset scale = 'asinh'"),
         (_set("channels", 0, "noise", value=0.1), "j/position noise = 0.1"),
         (_set("context", 0, value="voltage"), "context 'voltage'"),
-        (_set("timing", "knots", value=31), "timing knots = 31"),
+        (_set("timing", "knots", value=7), "timing knots = 7"),
         (_set("timing", "step_s", value=0.001), "timing step_s = 0.001"),
         (lambda m: m["parameters"].pop(), "parameter count = 5"),
         (lambda m: m["files"].pop("model.xml"), "files = gap.onnx, golden.npz"),

@@ -130,6 +130,22 @@ def test_a_channel_that_the_recording_lacks_is_left_out(tiny: Robot, frames: Fra
     assert all(abs(e.after - v) < 4 * e.sd for e, v in zip(report.estimates, truth, strict=True))
 
 
+def test_what_only_a_group_can_explain_is_not_half_corrected(twins: Robot, recorded: Any) -> None:
+    """Both dampings doubled: known to be wrong together, but neither may move, and the others not without them."""
+    space = twins.parameters
+    assert space.names[1::3] == ("joint/j/damping", "actuator/servo/kv")
+    truth = space.nominal * np.array([1.4, 2.0, 1.5, 0.7, 2.0, 1.0])
+    report = run(twins, prepare(twins, [recorded(twins, truth, 24.0, seed=1).frames]))
+    assert report.identification.uncertainty.groups == ((1, 4), (5,))
+    assert report.check.verdict == "rejected"
+    assert report.decision.action != "correct"
+    assert report.decision.corrections == ()
+    for p in (1, 4, 5):
+        assert report.estimates[p].after == report.estimates[p].before
+    for p in (0, 2, 3):
+        assert abs(report.estimates[p].after - truth[p]) < 4 * report.estimates[p].sd
+
+
 def test_hidden_structure_escalates_and_names_the_joint(tiny: Robot, truth: Array, recorded: Any) -> None:
     frames = recorded(tiny, truth, 20.0, 4, load_dependent_friction(tiny, "j", 0.2)).frames
     report = run(tiny, prepare(tiny, [frames]))

@@ -20,51 +20,6 @@ from gapd.windows import Windows
 
 Array = NDArray[np.float64]
 
-# A second damping, in the servo, and a spring of nothing: a tendon between two sites that do not move.
-KV = """
-[[parameter]]
-name = "actuator/servo/kv"
-unit = "N·m·s/rad"
-nominal = 0.05
-min = 0.005
-max = 0.5
-targets = [{ field = "actuator_biasprm", element = "servo", index = 2, factor = [-1] }]
-"""
-IDLE = """
-[[parameter]]
-name = "tendon/idle/stiffness"
-unit = "N/m"
-nominal = 1
-min = 0.1
-max = 10
-targets = [{ field = "tendon_stiffness", element = "idle" }]
-"""
-TENDON = """<body name="shelf" pos="1 0 0"><site name="a"/></body><site name="b"/></worldbody>
-<tendon><spatial name="idle"><site site="a"/><site site="b"/></spatial></tendon>"""
-# What the servo adds shows in the effort, so that the two dampings differ there.
-EFFORT = """[[channel]]
-name = "j/effort"
-unit = "N·m"
-noise = 0.01
-"""
-
-
-@pytest.fixture(scope="module")
-def twins(make_robot: Any, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Robot:
-    """The tiny robot without its effort channel, with two dampings of one effect and a parameter of none."""
-    model, parameters, robot = (
-        (tiny_folder / name).read_text(encoding="utf-8") for name in ("model.xml", "parameters.toml", "robot.toml")
-    )
-    assert EFFORT in robot
-    made: Robot = make_robot(
-        tmp_path_factory.mktemp("twins"),
-        model.replace("</worldbody>", TENDON),
-        parameters + KV + IDLE,
-        robot.replace(EFFORT, "").replace('"j/effort" = "effort_j"\n', ""),
-    )
-    return made
-
-
 NAMES = (
     "actuator/servo/kp", "joint/j/damping", "joint/j/frictionloss", "joint/j/armature",
     "actuator/servo/kv", "tendon/idle/stiffness",
@@ -107,11 +62,11 @@ def test_a_group_whose_sum_has_changed_bends_no_other_parameter(twins: Robot, wi
 
 
 def test_data_that_tell_them_apart_dissolve_the_group(
-    make_robot: Any, tiny_folder: Path, tmp_path: Path, windows_of: Any
+    make_robot: Any, twins: Robot, tmp_path: Path, windows_of: Any
 ) -> None:
     """With the effort measured, the damping in the servo and that in the joint are two things."""
-    parameters = (tiny_folder / "parameters.toml").read_text(encoding="utf-8")
-    robot = make_robot(tmp_path, parameters=parameters + KV)
+    both = twins.config.path(twins.config.parameters).read_text(encoding="utf-8")
+    robot = make_robot(tmp_path, parameters=both[: both.index('[[parameter]]\nname = "tendon')])
     truth = robot.parameters.nominal * np.array([1.4, 2.0, 1.5, 0.7, 0.6])
     found = identify(Replay(robot), windows_of(robot, truth, 40, seed=1), robot.parameters.z_nominal)
     assert found.uncertainty.groups == ()

@@ -49,7 +49,7 @@ def test_batches_do_not_change_the_result_and_theta_may_differ_by_window() -> No
     z = robot.parameters.z_nominal + np.linspace(-0.3, 0.3, count)[:, None]
     learned = Learned(open_bundle(robot), robot)
     together = learned.linearise(point(robot, windows, z))
-    assert together.jacobian.shape == (count, 30, 1, 6)
+    assert together.jacobian.shape == (count, robot.layout.knots, 1, 6)
     alone = learned.linearise(point(robot, windows.take([34]), z[34:]))
     largest = np.abs(together.jacobian[34]).max()
     np.testing.assert_allclose(alone.jacobian[0], together.jacobian[34], atol=1e-5 * largest)

@@ -52,8 +52,9 @@ def spread(robot: Robot) -> torch.Tensor:
 
 def test_effects_depend_only_on_the_past(robot: Robot) -> None:
     network = GapModel(Shape.of(robot, 16)).eval()
-    window = torch.randn(2, 31, 6)
-    context, z = torch.ones(2, 31, 3), torch.zeros(2, 6)
+    knots = robot.layout.knots + 1
+    window = torch.randn(2, knots, 6)
+    context, z = torch.ones(2, knots, 3), torch.zeros(2, 6)
     later = window.clone()
     later[:, 12:] += 1.0
     with torch.no_grad():
@@ -65,10 +66,11 @@ def test_effects_depend_only_on_the_past(robot: Robot) -> None:
 
 def test_an_edge_that_is_off_has_no_effect_at_all(robot: Robot) -> None:
     network = GapModel(Shape.of(robot, 16)).eval()
+    knots = robot.layout.knots + 1
     with torch.no_grad():
         network.edge_logit[0, 2] = -0.1
         gap, jacobian, x0, _, probability = network(
-            torch.randn(2, 31, 6), torch.ones(2, 31, 3), torch.zeros(2, 6), torch.ones(2, 6)
+            torch.randn(2, knots, 6), torch.ones(2, knots, 3), torch.zeros(2, 6), torch.ones(2, 6)
         )
     assert (jacobian[..., 2] == 0).all()
     assert (jacobian[..., 1] != 0).any()
