@@ -26,7 +26,7 @@ def robot() -> Robot:
 
 @pytest.fixture(scope="module")
 def training() -> Training:
-    return msgspec.structs.replace(load_training(SERVO / "train.toml"), hidden=24, epochs=25, batch=32)
+    return msgspec.structs.replace(load_training(SERVO / "train.toml"), hidden=24, epochs=16, batch=32)
 
 
 def samples(robot: Robot, n: int, seed: int) -> Samples:
