@@ -20,6 +20,8 @@ Level = Literal["OK", "WARN", "ERROR"]
 
 # A change of fewer standard deviations is no news.
 CHANGE_SD = 3.0
+# Gap in noise standard deviations from which a fit without a commissioned floor leaves something to look for.
+UNEXPLAINED = 3.0
 # Names in one sentence; the rest is counted.
 NAMED = 3
 # Statuses whose value the data determine.
@@ -191,7 +193,12 @@ def _checked(estimates: Sequence[ParameterEstimate], check: Check | None) -> Dec
         return Decision("reject", "WARN", f"{_named(changed)}; not checked", remedy)
     if check.verdict == "rejected":
         return Decision("reject", "WARN", _outcome(changed, check), check.remedy)
-    return Decision("correct", "OK", _outcome(changed, check), "nothing to do", _moved(estimates))
+    moved, outcome = _moved(estimates), _outcome(changed, check)
+    if not check.commissioned and check.gap_after > UNEXPLAINED:
+        outcome += f"; {check.gap_after:.3g} noise standard deviations remain that no parameter explains"
+        remedy = "check the channels' noise and time stamps, then look for load, contact or backlash"
+        return Decision("correct", "WARN", outcome, remedy, moved)
+    return Decision("correct", "OK", outcome, "nothing to do", moved)
 
 
 def _changed(estimates: Sequence[ParameterEstimate]) -> list[ParameterEstimate]:
