@@ -114,6 +114,7 @@ class Check:
     channel_after: Array = field(repr=False)
     windows: int
     p_value: float
+    channels: tuple[str, ...] = ()
 
     @property
     def improvement(self) -> float:
@@ -148,7 +149,7 @@ def check(
     result = Check(
         "rejected", "", "", "",
         _rms(before), _rms(after), _rms(before / scale), _rms(after / scale),
-        floor is not None, _channel_rms(before), _channel_rms(after), int(seen.sum()), 1.0,
+        floor is not None, _channel_rms(before), _channel_rms(after), int(seen.sum()), 1.0, names,
     )  # fmt: skip
     count = len(np.unique(block[seen]))
     diverged = np.isfinite(current_gap2) & ~np.isfinite(candidate_gap2)

@@ -118,11 +118,12 @@ def test_parameter_that_was_at_its_bound_before_is_no_news() -> None:
 
 
 def test_correction_that_leaves_a_large_gap_warns() -> None:
-    left = replace(ACCEPTED, commissioned=False, gap_after=14.6, floors_after=14.6)
+    left = replace(ACCEPTED, commissioned=False, channel_after=np.array([4.8]), channels=("joint2/effort",))
     decision = decide([FRICTION], left)
     assert (decision.action, decision.level) == ("correct", "WARN")
-    assert "14.6 noise standard deviations remain that no parameter explains" in decision.reason
-    assert decide([FRICTION], replace(left, commissioned=True, floors_after=1.02)).level == "OK"
+    assert "joint2/effort keeps 4.8 noise standard deviations that no parameter explains" in decision.reason
+    assert "joint2/effort" in decision.remedy
+    assert decide([FRICTION], replace(left, commissioned=True)).level == "OK"
 
 
 def test_candidate_outside_the_training_range_counts_if_replay_accepts_it() -> None:
