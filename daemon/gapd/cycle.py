@@ -134,12 +134,20 @@ def _estimates(robot: Robot, found: Identification) -> tuple[ParameterEstimate, 
 
 
 def _held_out(replay: Replay, held: Windows, z: Array, found: Identification) -> tuple[Array, Array]:
-    """Squared gap (H, C) of windows that no fit has seen, each with its own initial state cleared; predictions."""
+    """Squared gap (H, C) of windows that no fit has seen, each with its own initial state cleared; predictions.
+
+    A window whose replay diverges is NaN, and the others are settled without it.
+    """
     space, exact = replay.robot.parameters, FiniteDifference(replay)
-    prior_sd = PRIOR_SHARE * (space.z_max - space.z_min)
-    problem = Problem(exact, held, z, prior_sd, found.weight, np.ones(len(z), bool))
-    state = settle(problem, start(problem, z), exact)
-    present = np.isfinite(held.measured[:, 1:])
-    squared = np.where(present, state.gap, 0.0) ** 2
-    mean = squared.sum(axis=1) / np.maximum(present.sum(axis=1), 1)
-    return np.where(present.any(axis=1), mean, np.nan), state.rollouts.predicted
+    ran = ~replay.run(held, space.to_physical(z)).failed
+    squared = np.full((len(held), len(found.weight)), np.nan)
+    predicted = np.full_like(held.measured, np.nan)
+    if ran.any():
+        prior_sd = PRIOR_SHARE * (space.z_max - space.z_min)
+        problem = Problem(exact, held.take(ran), z, prior_sd, found.weight, np.ones(len(z), bool))
+        state = settle(problem, start(problem, z), exact)
+        present = np.isfinite(state.gap)
+        total = np.where(present, state.gap, 0.0) ** 2
+        mean = total.sum(axis=1) / np.maximum(present.sum(axis=1), 1)
+        squared[ran], predicted[ran] = np.where(present.any(axis=1), mean, np.nan), state.rollouts.predicted
+    return squared, predicted

@@ -185,3 +185,16 @@ def test_too_few_windows_say_how_many_and_why(tiny: Robot, frames: Frames) -> No
         prepare(tiny, [replace(frames, measured=measured)])
     with pytest.raises(InputError, match=r"0 usable windows of 0, a fit needs"):
         prepare(tiny, [])
+
+
+def test_a_held_out_window_that_diverges_leaves_the_others_alone(tiny: Robot, windows_of: Any) -> None:
+    windows: Windows = windows_of(tiny, tiny.parameters.nominal, 12, seed=3)
+    found = identify(Replay(tiny), windows, tiny.parameters.z_nominal, test_structure=False)
+    broken = replace(windows, qpos0=windows.qpos0.copy())
+    broken.qpos0[4] = np.nan
+    gap, predicted = cycle._held_out(Replay(tiny), broken, found.z, found)
+    others = np.arange(12) != 4
+    assert np.isnan(gap[4]).all()
+    assert np.isnan(predicted[4]).all()
+    expected, _ = cycle._held_out(Replay(tiny), windows.take(others), found.z, found)
+    np.testing.assert_array_equal(gap[others], expected)
