@@ -21,7 +21,8 @@ from gapd.picture import draw
 from gapd.report import plain, text
 from gapd.robot import open_robot
 from gapd.sources.log_files import frames, write_csv
-from gaptrain.simulate import load_training, record
+from gaptrain.settings import load_training
+from gaptrain.simulate import record
 
 MODEL = Path(__file__).parents[1] / "models" / "arm7"
 # Hidden values lie within a factor exp(1.2) = 3.3 of nominal, and this share of the range inside the bounds.

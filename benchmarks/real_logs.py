@@ -10,10 +10,8 @@ docs/results, one picture for each recording to out/real_logs. Every method star
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,25 +19,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
+from load_friction import fit_load_friction, with_load_friction
 from numpy.typing import NDArray
 from peers import PeerFit, multistart, scipy_fit, sysid_fit
+from recordings import ROOT, SETS, THREADS, Cut, LogSet, cut_usable, data_folder
 from tables import RESULTS, write_table
-from trial import MODELS, every_step
 
-from gapd.gates import usable_starts
 from gapd.identify import Identification, identify
 from gapd.replay import Replay
-from gapd.robot import Robot, open_robot
-from gapd.sources.log_files import read_csv
-from gapd.uncertainty import quantile
-from gapd.windows import Frames, Windows, cut, window_starts
+from gapd.robot import Robot
 
 Array = NDArray[np.float64]
 
-ROOT = Path(__file__).parents[1]
-THREADS = 2
 # gapd may be this much worse than the better of scipy's two fits.
 BAR = 1.05
 # How the fitted recordings are cut.
@@ -50,99 +42,6 @@ SYSID: tuple[dict[str, Any], ...] = (
     {"scale": "linear", "x_scale": "jac"},
     {"scale": "linear", "knots_only": False, "weighting": "signal"},
 )
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Windows with the robot, and so the time grid, that they were cut for."""
-
-    robot: Robot
-    windows: Windows
-
-    def predicted(self, z: Array) -> Array:
-        """Replay (W, K+1, C) from the measured initial states with scaled values (P,)."""
-        return Replay(self.robot, THREADS).run(self.windows, self.robot.parameters.to_physical(z)).predicted
-
-    def errors(self, predicted: Array) -> Array:
-        """RMS error (W,) of the first channel in each window, the initial knot left out."""
-        squared = (self.windows.measured - predicted)[:, 1:, 0] ** 2
-        return np.asarray(np.sqrt(np.nanmean(squared, axis=1)))
-
-
-@dataclass(frozen=True)
-class LogSet:
-    """One machine: what is fitted, in short windows and in whole recordings, and what is held out."""
-
-    name: str
-    title: str
-    robot: Robot
-    recordings: tuple[Frames, ...]  # for the fit
-    held_out: Cut
-    parts: Mapping[str, tuple[Frames, ...]]  # subsets of the recordings whose fits should agree
-    published: Array  # (P,) physical
-    unit: str
-    factor: float  # from SI to the unit of the table
-    drawn: tuple[tuple[str, Cut], ...]  # name of a recording and what its picture shows
-    held_out_names: tuple[str, ...] = ()  # of the held-out windows, where each is a whole recording
-
-    def fitted(self, form: str, all_samples: bool = False) -> Cut:
-        """The fitted recordings in the form asked for, at the knots of the robot or with all samples."""
-        grid = every_step(self.robot) if all_samples else self.robot
-        if form == "whole recordings":
-            return whole(grid, self.recordings)
-        return Cut(grid, cut_usable(self.robot, grid, self.recordings))
-
-    def judged(self, z: Array) -> Array:
-        """RMS error (W,) in each held-out window of the replay with scaled values (P,)."""
-        return self.held_out.errors(self.held_out.predicted(z))
-
-
-def cut_usable(robot: Robot, grid: Robot, recordings: Sequence[Frames]) -> Windows:
-    """All windows that pass the gates, cut on the time grid of `grid`."""
-    runs = [(i, run) for i, frames in enumerate(recordings) for run in usable_starts(frames, robot)]
-    return Windows.concatenate([cut(r.frames, grid.layout, r.usable, source=i) for i, r in runs if len(r.usable)])
-
-
-def whole(robot: Robot, recordings: Sequence[Frames]) -> Cut:
-    """One window for each recording, as long as the shortest of them."""
-    shortest = min(frames.timestamp[-1] - frames.timestamp[0] for frames in recordings)
-    knots = int((shortest + robot.layout.step_s / 10) / robot.layout.knot_s)
-    long = replace(robot, layout=replace(robot.layout, knots=knots))
-    windows = [cut(frames, long.layout, frames.timestamp[:1], source=i) for i, frames in enumerate(recordings)]
-    return Cut(long, Windows.concatenate(windows))
-
-
-def servo(data: Path, motions: str = "*") -> LogSet:
-    """XL330 with a pendulum: fitted on firmware gains 100 and 200, judged on 800 over 6 s of closed loop."""
-    robot = open_robot(MODELS / "servo_pendulum" / "robot.toml")
-    by_gain = {
-        gain: tuple(read_csv(path, robot) for path in sorted((data / "servo_xl330").glob(f"{motions}_kp{gain}.csv")))
-        for gain in (100, 200, 800)
-    }
-    every = [frames for recordings in by_gain.values() for frames in recordings]
-    return LogSet(
-        "real-servo-xl330", "XL330 servo: fitted at firmware gains 100 and 200, closed loop of 6 s at 800", robot,
-        by_gain[100] + by_gain[200], whole(robot, by_gain[800]), {f"gain {g}": by_gain[g] for g in (100, 200)},
-        np.array([0.0963, 0.0372, 0.00181, 0.0128, 0.0037, -0.031]), "mrad", 1e3,
-        tuple((frames.name.removesuffix(".csv"), whole(robot, [frames])) for frames in every),
-        tuple(frames.name.removesuffix(".csv") for frames in by_gain[800]),
-    )  # fmt: skip
-
-
-def ballscrew(data: Path) -> LogSet:
-    """EMPS: fitted on the first half, judged on the second in open-loop windows of 0.5 s."""
-    robot = open_robot(MODELS / "ballscrew" / "robot.toml")
-    frames = read_csv(data / "emps" / "train.csv", robot)
-    middle = float(frames.timestamp[len(frames) // 2])
-    first, second = frames.between(-np.inf, middle), frames.between(middle, np.inf)
-    held_out = Cut(robot, cut(second, robot.layout, window_starts(second, robot.layout)))
-    return LogSet(
-        "real-emps", "EMPS ball screw: fitted on the first half, open-loop windows of 0.5 s of the second", robot,
-        (first,), held_out, {}, np.array([95.109, 203.503, 20.394, -3.165]), "mm", 1e3, (("emps", held_out),),
-    )  # fmt: skip
-
-
-SETS = {"servo": servo, "ballscrew": ballscrew}
 
 
 @dataclass(frozen=True)
@@ -214,31 +113,27 @@ def gapd_row(logs: LogSet) -> tuple[Row, Identification]:
     return Row("gapd", found.z, logs.judged(found.z), found.rollouts, length, seconds, verdict), found
 
 
-def finding_row(logs: LogSet, found: Identification) -> list[Row]:
-    """The held-out data again with the load friction that gapd found put into the simulator; no method fits that."""
-    share = [f.coefficient for f in found.findings if f.regressor == "load friction"]
-    if not share:
+def finding_row(logs: LogSet, found: Identification, starts: int) -> list[Row]:
+    """What scipy reaches with the load friction that gapd found as one more parameter, which MuJoCo does not have."""
+    if all(f.regressor != "load friction" for f in found.findings):
         return []
-    predicted = with_load_friction(logs.held_out, found.with_nuisance, share[0])
-    notes = f"frictionloss + {share[0]:.2g} x |actuator force| in each step; no MuJoCo parameter does that"
-    return [Row("gapd, its finding simulated", found.with_nuisance, logs.held_out.errors(predicted), notes=notes)]
+    data, began = logs.fitted("whole recordings"), time.perf_counter()
+    best = fit_load_friction(data.robot, data.windows, multistart(logs.robot, starts, seed=1), THREADS)
+    z, share = best.x[:-1], float(best.x[-1])
 
+    def errors(data: Cut) -> Array:
+        return data.errors(with_load_friction(data.robot, data.windows, best.x[None], THREADS)[0])
 
-def with_load_friction(data: Cut, z: Array, share: float) -> Array:
-    """Replay (W, K+1, C) of a machine with one joint whose frictionloss grows by `share` of the actuator force."""
-    robot, windows, layout = data.robot, data.windows, data.robot.layout
-    model, physical = copy.copy(robot.model), robot.parameters.to_physical(z)
-    rows = np.empty((*windows.context.shape[:2], len(layout.channels)))
-    for w in range(len(windows)):
-        state = mujoco.MjData(model)
-        state.qpos[:], state.qvel[:] = windows.qpos0[w], windows.qvel0[w]
-        for step in range(layout.steps + 1):
-            robot.binding.write(model, physical, windows.context[w, step])
-            model.dof_frictionloss[0] += share * abs(state.qfrc_actuator[0])
-            state.ctrl[:] = windows.control[w, step]
-            mujoco.mj_step(model, state)
-            rows[w, step] = state.sensordata[layout.sensor]
-    return rows[:, :: layout.substeps]
+    def shown(errors: Array) -> str:
+        return f"{logs.factor * Row('', z, errors).rmse:.3g}"
+
+    notes = (
+        f"whole recordings, friction loss + {share:.2g} x absolute actuator force in each step, best of {starts}; on "
+        f"the fitted recordings {shown(errors(data))} {logs.unit}, gapd {shown(data.errors(data.predicted(found.z)))}"
+    )
+    layout, seconds = data.robot.layout, time.perf_counter() - began
+    length = layout.knots * layout.knot_s
+    return [Row("scipy with gapd's finding", z, errors(logs.held_out), best.rollouts, length, seconds, notes)]
 
 
 def disagreement(logs: LogSet) -> list[str]:
@@ -265,7 +160,7 @@ def disagreement(logs: LogSet) -> list[str]:
 
 def _interval(robot: Robot, fit: Identification, p: int) -> str:
     """Value with its 90 % interval."""
-    half = quantile(0.9, fit.uncertainty.dof) * fit.uncertainty.sd
+    half = fit.uncertainty.half_width(0.9)
     space = robot.parameters
     ends = [space.to_physical(np.clip(fit.z + sign * half, space.z_min, space.z_max))[p] for sign in (-1, 1)]
     return f"{space.to_physical(fit.z)[p]:.3g} ({ends[0]:.3g} to {ends[1]:.3g})"
@@ -306,7 +201,7 @@ def run(logs: LogSet, quick: bool, out: Path, results: Path) -> dict[str, object
     rows = fixed(logs) + scipy_rows(logs, 2 if quick else 6)
     rows.append(sysid_row(logs, SYSID[:1] if quick else SYSID))
     ours, found = gapd_row(logs)
-    best, simulated = best_scipy(rows), finding_row(logs, found)
+    best, simulated = best_scipy(rows), finding_row(logs, found, 2 if quick else 4)
     rows += [ours, *simulated]
     notes = [bar_sentence(ours, best), minimum_sentence(logs, ours, best)]
     notes += by_recording(logs, [best, ours, *simulated])
@@ -361,11 +256,6 @@ def pictures(logs: LogSet, rows: Sequence[Row], out: Path) -> None:
 def _joined(values: Array) -> Array:
     """First channel of windows (W, K+1, C) in one row, with a gap after each window."""
     return np.concatenate([np.append(row, np.nan) for row in values[:, :, 0]])
-
-
-def data_folder() -> Path:
-    """Folder of the recordings."""
-    return Path(os.environ.get("GAPD_DATA", ROOT.parent / "shared" / "data"))
 
 
 def main() -> None:

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from gapd.estimator import Problem, Progress, State, settle, start
 from gapd.gauss_newton import residuals
-from gapd.identify import PRIOR_SHARE
 from gapd.jacobian import FiniteDifference, Linearisation, Point
 from gapd.replay import Replay, gap
 from gapd.robot import Robot, open_robot
 from gapd.uncertainty import UNKNOWN_SHARE
 from gapd.windows import Windows, cut, window_starts
-from gaptrain.simulate import Excitation, Recording, Structure, load_training, record
+from gaptrain.settings import Excitation, load_training
+from gaptrain.simulate import Recording, Structure, record
 
 Array = NDArray[np.float64]
 
@@ -44,11 +44,7 @@ class Trial:
 
     def problem(self, replay: Replay) -> Problem:
         """The fit that all methods of gapd solve."""
-        space = self.robot.parameters
-        sd = PRIOR_SHARE * (space.z_max - space.z_min)
-        return Problem(
-            FiniteDifference(replay), self.windows, space.z_nominal, sd, np.ones(len(self.robot.layout.noise))
-        )
+        return Problem.of(replay, self.windows, self.robot.parameters.z_nominal)
 
     def excess(self, z: Array) -> float:
         """Mean squared noise-free gap: what the parameters alone get wrong, in squared floors."""
@@ -58,9 +54,8 @@ class Trial:
 
     def held_out_gap(self, z: Array) -> float:
         """RMS gap on the held-out windows in floors, after each window's initial state is cleared."""
-        replay = Replay(self.robot, 2)
-        problem = replace(self.problem(replay), windows=self.held, held=np.ones(len(z), bool))
-        state: State = settle(problem, start(problem, z), FiniteDifference(replay))
+        problem = replace(self.problem(Replay(self.robot, 2)), windows=self.held, held=np.ones(len(z), bool))
+        state: State = settle(problem, start(problem, z))
         return float(np.sqrt(np.mean(residuals(state.gap, problem.weight) ** 2)))
 
     def near(self, trace: Sequence[Progress]) -> int | None:
@@ -133,13 +128,11 @@ def _cut(robot: Robot, recording: Recording) -> Windows:
 
 
 def _bound(robot: Robot, clean: Windows, truth: Array) -> tuple[Array, NDArray[np.bool_]]:
-    space, exact = robot.parameters, FiniteDifference(Replay(robot, 2))
-    prior_sd = PRIOR_SHARE * (space.z_max - space.z_min)
-    problem = Problem(exact, clean, truth, prior_sd, np.ones(len(robot.layout.noise)))
+    problem = Problem.of(Replay(robot, 2), clean, truth)
     state = start(problem, truth)
-    normal = problem.normal(state, exact.linearise(problem.point(state)))
+    normal = problem.normal(state, problem.exact.linearise(problem.point(state)))
     sd = np.sqrt(np.diag(np.linalg.inv(problem.totals(state, normal)[0])))
-    return sd, sd < UNKNOWN_SHARE * prior_sd
+    return sd, sd < UNKNOWN_SHARE * problem.prior_sd
 
 
 class FrozenInitialState:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from gapd.robot import Robot, open_robot
 from gapd.windows import Windows, cut, window_starts
-from gaptrain.simulate import Excitation, Recording, Structure, load_training, record
+from gaptrain.settings import Excitation, load_training
+from gaptrain.simulate import Recording, Structure, record
 
 Array = NDArray[np.float64]
 

@@ -25,7 +25,7 @@ def healthy(tiny: Robot, tiny_folder: Path, recorded: Any, tmp_path_factory: pyt
     folder = tmp_path_factory.mktemp("healthy") / "robot"
     shutil.copytree(tiny_folder, folder)
     truth = tiny.parameters.nominal * np.array([1.5, 2.0, 1.5, 2.0])
-    write_csv(recorded(tiny, truth, 8.0, seed=1).frames, folder / "log.csv", tiny)
+    write_csv(recorded(tiny, truth, 20.0, seed=1).frames, folder / "log.csv", tiny)
     return folder
 
 
@@ -75,6 +75,14 @@ def remove(name: str) -> Change:
     return lambda folder: (folder / name).unlink()
 
 
+def link(name: str, target: str) -> Change:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to(target)
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
@@ -83,10 +91,10 @@ def remove(name: str) -> Change:
         (write("robot.toml", b"robot = tiny\n"), 2, ["robot.toml", "not valid TOML", "line 1"]),
         (write("robot.toml", b"\x89PNG\r\n\x1a\n\xff\xfe"), 2, ["robot.toml", "cannot be read", "check path"]),
         (edit("robot.toml", "knots = 20", 'knots = "20"'), 2, ["timing.knots", "int", "str"]),
-        (edit("robot.toml", "noise = 0.001", "noise = nan"), 2, ["j/position", "noise", "nan", "positive"]),
+        (edit("robot.toml", "noise = 0.001", "noise = nan"), 2, ["j/position", "noise", "nan", "a standard deviation"]),
         (edit("robot.toml", "knot_s = 0.01", "knot_s = 0.012"), 2, ["knot_s", "0.012", "0.005", "use 0.01"]),
-        (edit("robot.toml", '"model.xml"', '"modell.xml"'), 1, ["modell.xml", "no such file", "`model`"]),
-        (edit("model.xml", 'joint="j" kp', 'joint="k" kp'), 1,
+        (edit("robot.toml", '"model.xml"', '"modell.xml"'), 2, ["modell.xml", "no such file", "`model`"]),
+        (edit("model.xml", 'joint="j" kp', 'joint="k" kp'), 2,
          ["model.xml", "does not compile", "k", "mend the MJCF"]),
         (edit("model.xml", "</worldbody>", '<body><freejoint/><geom size="1"/></body></worldbody>'), 2,
          ["free or ball joints", "only hinge and slide"]),
@@ -175,7 +183,7 @@ def shuffled(rows: Rows) -> Rows:
     return [rows[0], *(rows[i] for i in order)]
 
 
-TOO_FEW = "a fit needs 12: record more motion; the first refused window at"
+TOO_FEW = "too few to hold 4.8 s out of the fit for its check"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +192,10 @@ TOO_FEW = "a fit needs 12: record more motion; the first refused window at"
         (remove("log.csv"), ["log.csv", "no such file", "check the path"]),
         (write("log.csv", b""), ["log.csv", "empty, no header line", "check that the recorder ran"]),
         (lines(lambda rows: rows[:1]), ["log.csv", "only a header", "check that the recorder ran"]),
-        (write("log.csv", bytes(range(256)) * 40), ["log.csv", "not UTF-8 text", "export it as CSV"]),
+        (write("log.csv", bytes(range(1, 256)) * 40), ["log.csv", "not UTF-8 text", "export it as CSV"]),
+        (write("log.csv", bytes(range(256)) * 40), ["log.csv", "contains NUL bytes", "export it as CSV"]),
+        (link("log.csv", "/dev/zero"), ["log.csv", "contains NUL bytes", "export it as CSV"]),
+        (link("log.csv", "/dev/random"), ["log.csv", "export it as CSV"]),
         (lines(lambda rows: [row[:-1] for row in rows]), ["no column 'command_j'", "the file has", "[log]"]),
         (lines(lambda rows: [*rows[:7], rows[7][:-1], *rows[8:]]), ["line 8", "4 cells", "5", "mend or remove it"]),
         (column("timestamp", "nan"), ["line 2", "'timestamp'", "'nan' is no finite time", "give seconds"]),
@@ -195,7 +206,7 @@ TOO_FEW = "a fit needs 12: record more motion; the first refused window at"
         (column("position_j", "0.25"), ["0 usable windows", TOO_FEW, "stuck: j/position: stays at 0.25"]),
         (lines(shuffled), ["0 usable windows", TOO_FEW, "out_of_order", "sort the frames"]),
         (lines(lambda rows: rows[:30]), ["0 usable windows of 1", TOO_FEW, "0.14 s recorded", "record longer"]),
-        (lines(lambda rows: rows[:300]), ["usable windows of 7", "a fit needs 12", "record more motion"]),
+        (lines(lambda rows: rows[:300]), ["usable windows of 7", TOO_FEW, "more of motion"]),
     ],
     ids=named,
 )  # fmt: skip
@@ -204,6 +215,13 @@ def test_a_recording_that_cannot_be_used(gapd: Any, folder: Path, change: Change
     line = the_line(gapd("replay", "--config", folder / "robot.toml", folder / "log.csv"), 1)
     for word in words:
         assert word in line
+
+
+def test_a_recording_given_twice(gapd: Any, folder: Path) -> None:
+    """Its copy would be held out, and confirm whatever was fitted to it."""
+    shutil.copy(folder / "log.csv", folder / "copy.csv")
+    line = the_line(gapd("replay", "--config", folder / "robot.toml", folder / "log.csv", folder / "copy.csv"), 1)
+    assert line == f"{folder / 'log.csv'} and {folder / 'copy.csv'}: hold the same frames; give each recording once"
 
 
 def test_a_directory_as_recording(gapd: Any, folder: Path) -> None:
@@ -219,6 +237,8 @@ def test_a_directory_as_recording(gapd: Any, folder: Path) -> None:
         (lines(lambda rows: rows[:900] + rows[800:]), "out_of_order"),
         (column("velocity_j", "inf", 501, 502), "not_finite"),
         (column("effort_j", "1e300", 501, 502), "not_finite"),
+        (column("position_j", "1e11", 501, 502), "spike"),
+        (column("command_j", "1e11", 501, 502), "spike"),
     ],
 )
 def test_a_fault_in_one_place_costs_its_windows_and_is_counted(

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import mujoco
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from gapd.bundle_match import REBUILD, Mismatch, manifest_mismatch, model_mismatch
 from gapd.errors import InputError
 from gapd.manifest import (
-    ENGINE,
     GOLDEN,
     INPUTS,
     MANIFEST,
@@ -26,10 +24,7 @@ from gapd.manifest import (
     OUTPUTS,
     SCHEMA,
     Manifest,
-    channel_facts,
     interface,
-    parameter_facts,
-    timing_facts,
 )
 from gapd.robot import Robot
 
@@ -41,7 +36,6 @@ MAX_BYTES = 64 * 2**20
 GOLDEN_TOLERANCE = 1e-3
 # How a reference to a file outside the ONNX is encoded: an entry with the key "location".
 _EXTERNAL = b"\x0a\x08location"
-REBUILD = "export it again with `gaptrain export`"
 # Inputs this share of the trained span outside it still count as inside.
 RANGE_MARGIN = 0.1
 
@@ -90,12 +84,12 @@ def open_bundle(robot: Robot) -> Bundle:
         found = f"{MANIFEST} has sha256 {digest}, but robot.toml pins {pinned}"
         raise _refusal(folder, found, "restore the pinned bundle, or pin this one if you trust it")
     manifest = _decode(folder, raw)
-    _check_robot(folder, manifest, robot)
-    files = {name: _verified(folder, name, manifest.files[name]) for name in (NETWORK, GOLDEN)}
-    _verified(folder, MODEL, manifest.files[MODEL])
-    session = _session(folder, files[NETWORK])
-    _check_interface(folder, session, robot)
-    bundle = Bundle(folder, digest, manifest, session)
+    _refuse(folder, manifest_mismatch(manifest, robot))
+    files = {name: _verified(folder, name, manifest.files[name]) for name in (NETWORK, GOLDEN, MODEL)}
+    _refuse(folder, model_mismatch(files[MODEL], robot))
+    network = session(folder, files[NETWORK])
+    _check_interface(folder, network, robot)
+    bundle = Bundle(folder, digest, manifest, network)
     _self_test(bundle, files[GOLDEN])
     return bundle
 
@@ -112,6 +106,11 @@ def bundle_folder(robot: Robot) -> Path:
 
 def _refusal(folder: Path, found: str, remedy: str) -> InputError:
     return InputError(f"bundle {folder}: {found}; {remedy}")
+
+
+def _refuse(folder: Path, mismatch: Mismatch | None) -> None:
+    if mismatch is not None:
+        raise _refusal(folder, mismatch.found, mismatch.remedy)
 
 
 def _read(folder: Path, name: str) -> bytes:
@@ -147,43 +146,8 @@ def _verified(folder: Path, name: str, expected: str) -> bytes:
     return raw
 
 
-def _check_robot(folder: Path, manifest: Manifest, robot: Robot) -> None:
-    """Refuse a bundle made for another robot, engine, set of parameters or channels, or window."""
-    if manifest.robot != robot.config.robot:
-        remedy = "install the bundle of this robot type"
-        raise _refusal(folder, f"robot = {manifest.robot!r}, robot.toml says {robot.config.robot!r}", remedy)
-    major = mujoco.__version__.split(".")[0]
-    if manifest.engine != ENGINE or manifest.engine_version.split(".")[0] != major:
-        found = f"engine = {manifest.engine} {manifest.engine_version}, here runs {ENGINE} {mujoco.__version__}"
-        raise _refusal(folder, found, "parameters do not carry over between engines: fit it again with this one")
-    # The nominal may move with every recalibration: the network never sees it.
-    theirs_free = tuple(msgspec.structs.replace(p, nominal=0.0) for p in manifest.parameters)
-    ours_free = tuple(msgspec.structs.replace(p, nominal=0.0) for p in parameter_facts(robot))
-    for kind, theirs, ours in (
-        ("parameter", theirs_free, ours_free),
-        ("channel", manifest.channels, channel_facts(robot)),
-        ("context", manifest.context, robot.config.context_names),
-        ("timing", (manifest.timing,), (timing_facts(robot),)),
-    ):
-        difference = _first_difference(theirs, ours)
-        if difference:
-            raise _refusal(folder, f"{kind} {difference}", "use the configuration it was made for, or fit it again")
-
-
-def _first_difference(theirs: Sequence[Any], ours: Sequence[Any]) -> str:
-    if len(theirs) != len(ours):
-        return f"count = {len(theirs)}, the robot has {len(ours)}"
-    for a, b in zip(theirs, ours, strict=True):
-        if isinstance(a, str) and a != b:
-            return f"{a!r}, the robot has {b!r}"
-        for name in getattr(a, "__struct_fields__", ()):
-            if getattr(a, name) != getattr(b, name):
-                whose = f"{a.name} " if hasattr(a, "name") and name != "name" else ""
-                return f"{whose}{name} = {getattr(a, name)!r}, the robot has {getattr(b, name)!r}"
-    return ""
-
-
-def _session(folder: Path, raw: bytes) -> Any:
+def session(folder: Path, raw: bytes) -> Any:
+    """ONNX session of verified bytes, as quiet as a robot needs it: one thread, no spinning. InputError if unusable."""
     if _EXTERNAL in raw:
         raise _refusal(folder, f"{NETWORK} refers to a file outside itself", "export it without external data")
     options = ort.SessionOptions()

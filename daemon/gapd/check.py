@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import atan, cos, erfc, sin, sqrt
+from math import sqrt
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gapd.students_t import tail
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -17,8 +19,12 @@ Cause = Literal["", "diverged", "too_few", "not_better", "not_significant", "abo
 # Fewer windows or independent blocks tell improvement from luck only in hopeless cases.
 MIN_WINDOWS = 8
 MIN_BLOCKS = 4
+# An accepted candidate takes this share of the squared gap away: less is not worth a new simulator.
+LEAST_IMPROVEMENT = 0.05
 # An accepted candidate comes this close to the commissioned floor, as a ratio of RMS gaps.
 FLOOR_FACTOR = 1.5
+# More held-out windows than this share in which both replays diverge are no basis for a verdict.
+LOST_SHARE = 0.1
 # A channel is clearly worse if its gap² grows by this share, at this significance, and ends above its floor.
 WORSE_SHARE = 0.10
 WORSE_ALPHA = 0.01
@@ -114,7 +120,7 @@ class Check:
     channel_after: Array = field(repr=False)
     windows: int
     p_value: float
-    channels: tuple[str, ...] = ()
+    channels: tuple[str, ...]
 
     @property
     def improvement(self) -> float:
@@ -127,21 +133,18 @@ def check(
     candidate_gap2: Array,
     floor: Array | None,
     alpha: float,
-    min_improvement: float = 0.05,
     *,
-    block: Index | None = None,
-    window_s: float = 1.0,
-    channels: tuple[str, ...] = (),
+    block: Index,
+    window_s: float,
+    channels: tuple[str, ...],
 ) -> Check:
     """Check a candidate on H held-out windows.
 
     current_gap2, candidate_gap2 (H, C): mean squared gap in units of noise, NaN where nothing was measured or
     the replay diverged. floor (C,): commissioned RMS gap in units of noise, None before commissioning.
     alpha: tolerated probability of accepting a candidate that is no better. block (H,): windows of one block
-    count as one observation; by default each window does. window_s, channels: for the remedies.
+    count as one observation. window_s, channels: for the remedies.
     """
-    names = channels or tuple(str(c) for c in range(current_gap2.shape[1]))
-    block = np.arange(len(current_gap2)) if block is None else block
     both = np.isfinite(current_gap2) & np.isfinite(candidate_gap2)
     seen = both.any(axis=1)
     scale = 1.0 if floor is None else np.where(np.isfinite(floor) & (floor > 0), floor, 1.0) ** 2
@@ -149,7 +152,7 @@ def check(
     result = Check(
         "rejected", "", "", "",
         _rms(before), _rms(after), _rms(before / scale), _rms(after / scale),
-        floor is not None, _channel_rms(before), _channel_rms(after), int(seen.sum()), 1.0, names,
+        floor is not None, _channel_rms(before), _channel_rms(after), int(seen.sum()), 1.0, channels,
     )  # fmt: skip
     count = len(np.unique(block[seen]))
     diverged = np.isfinite(current_gap2) & ~np.isfinite(candidate_gap2)
@@ -157,14 +160,20 @@ def check(
         number = int(diverged.any(axis=1).sum())
         reason = f"replay with the candidate diverges in {number} of {len(block)} held-out windows"
         return replace(result, cause="diverged", reason=reason, remedy="keep the current values; widen no bounds")
+    lost = len(block) - int(np.isfinite(candidate_gap2).any(axis=1).sum())
+    if lost > LOST_SHARE * len(block):
+        reason = f"the replay diverges in {lost} of {len(block)} held-out windows"
+        return replace(
+            result, cause="diverged", reason=reason, remedy="look for spikes in commands and positions there"
+        )
     if result.windows < MIN_WINDOWS or count < MIN_BLOCKS:
         return _too_few(result, count, window_s)
     ratio = _log_ratio(before / scale, after / scale, block)
     result = replace(result, p_value=_one_sided(ratio))
     judged = (
-        _not_better(result, min_improvement),
+        _not_better(result),
         _not_significant(result, ratio, alpha, window_s),
-        _channel_worse(before / scale, after / scale, block, names),
+        _channel_worse(before / scale, after / scale, block, channels),
         _above_floor(result),
     )
     for found in judged:
@@ -184,12 +193,12 @@ def _too_few(result: Check, count: int, window_s: float) -> Check:
     return replace(result, cause="too_few", reason=reason, remedy=f"record {more * window_s:.1f} s more of motion")
 
 
-def _not_better(result: Check, least: float) -> Rejection:
-    if result.improvement >= least:
+def _not_better(result: Check) -> Rejection:
+    if result.improvement >= LEAST_IMPROVEMENT:
         return None
     reason = (
         f"the candidate changes the squared gap by {-100 * result.improvement:+.1f} %, "
-        f"at least {-100 * least:+.0f} % is required"
+        f"at least {-100 * LEAST_IMPROVEMENT:+.0f} % is required"
     )
     return "not_better", reason, "keep the current values"
 
@@ -258,25 +267,7 @@ def _one_sided(values: Array) -> float:
     mean, sd = float(values.mean()), float(values.std(ddof=1))
     if sd == 0:
         return 0.0 if mean > 0 else 1.0
-    return student_tail(mean / sd * sqrt(len(values)), len(values) - 1)
-
-
-def student_tail(t: float, dof: int) -> float:
-    """P(T > t) of Student's t: finite sums for whole degrees of freedom (Abramowitz, Stegun 26.7.3-4)."""
-    if dof > 300:
-        return erfc(t / sqrt(2)) / 2
-    angle = atan(abs(t) / sqrt(dof))
-    odd = dof % 2
-    term = cos(angle) if odd else 1.0
-    total = term if dof > 1 else 0.0
-    for k in range(2 + odd, dof - 1, 2):
-        term *= (k - 1) / k * cos(angle) ** 2
-        total += term
-    inside = sin(angle) * total
-    if odd:
-        inside = (angle + inside) * 2 / np.pi
-    tail = max((1.0 - inside) / 2, 0.0)
-    return tail if t >= 0 else 1.0 - tail
+    return tail(mean / sd * sqrt(len(values)), len(values) - 1)
 
 
 @dataclass(frozen=True)

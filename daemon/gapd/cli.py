@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import sys
+from io import TextIOWrapper
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import mujoco
-import numpy as np
-import onnxruntime as ort
 
-from gapd import __version__
-from gapd.bundle import open_bundle
-from gapd.cycle import prepare, run
-from gapd.errors import ConfigError, GapdError
-from gapd.learned import Learned
-from gapd.picture import draw, require_drawable
-from gapd.report import plain, text
-from gapd.robot import Robot, open_robot
-from gapd.sources.log_files import frames
+from gapd.errors import ConfigError, GapdError, printable
+
+# All that takes time to import is imported in the commands, when main has already seen to Ctrl-C.
+if TYPE_CHECKING:
+    from gapd.learned import Learned
+    from gapd.robot import Robot
 
 CONFIG = click.option(
     "--config", "config", type=click.Path(path_type=Path), required=True, help="robot.toml of the robot."
@@ -37,6 +36,9 @@ def cli() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Write a picture (.png, .pdf, .svg).")
 @click.option(
+    "--write-model", "model", type=click.Path(path_type=Path), help="Write the MJCF with the corrections in it (.xml)."
+)
+@click.option(
     "--set",
     "values",
     multiple=True,
@@ -49,53 +51,112 @@ def replay(
     logs: tuple[Path, ...],
     as_json: bool,
     picture: Path | None,
+    model: Path | None,
     values: tuple[str, ...],
     threads: int,
 ) -> None:
     """Run the whole cycle on recordings (CSV): gates, fit, structure, check, decision."""
+    import numpy as np
+
+    from gapd.corrected_model import require_writable, write_model
+    from gapd.cycle import Standing, prepare, run
+    from gapd.picture import draw, require_drawable
+    from gapd.report import plain, text
+    from gapd.robot import open_robot
+    from gapd.sources.log_files import frames
+
     robot = open_robot(config)
-    before = robot.parameters.vector(dict(_assignment(v, robot) for v in values))
+    before = robot.parameters.vector(_assignments(values, robot))
     if picture is not None:
         require_drawable(picture)  # now, not after a long fit
+    if model is not None:
+        require_writable(robot, model)
+    for line in _uncommanded(robot):
+        click.echo(f"gapd: WARN actuator {line}", err=True)
     prepared = prepare(robot, frames(logs, robot))
-    learned = _learned(robot)
-    outside_range = learned.bundle.outside_range if learned else None
-    report = run(robot, prepared, before, learned, outside_range, threads)
+    report = run(robot, prepared, Standing(robot.parameters.to_scaled(before)), _learned(robot), threads)
     click.echo(json.dumps(plain(report, robot), indent=2) if as_json else text(report, robot))
     if picture is not None:
         draw(report, robot, picture)
+    if model is not None and report.decision.corrections:
+        sent = {e.name: e.after for e in report.decision.corrections}
+        names = zip(robot.parameters.names, before.tolist(), strict=True)
+        write_model(robot, np.array([sent.get(name, value) for name, value in names]), model)
+    elif model is not None:
+        click.echo(f"gapd: nothing is corrected, so {model} is not written", err=True)
 
 
 @cli.command()
 @CONFIG
-def check(config: Path) -> None:
-    """Check configuration, model, parameters and bundle, and say what is there."""
+@click.argument("logs", nargs=-1, type=click.Path(path_type=Path))
+def check(config: Path, logs: tuple[Path, ...]) -> None:
+    """Check configuration, model, parameters and bundle, and the columns of recordings, and say what is there."""
+    from gapd.robot import open_robot
+    from gapd.sources.log_files import require_mapped
+
     robot = open_robot(config)
     space, layout = robot.parameters, robot.layout
-    click.echo(f"robot       {robot.config.robot}")
-    click.echo(
-        f"model       {robot.config.path(robot.config.model)}: {robot.model.nv} joints, {robot.model.nu} actuators"
-    )
-    click.echo(f"parameters  {len(space)} free, {len(space.frozen)} frozen")
-    click.echo(f"channels    {len(layout.channels)}; window {layout.knots} knots of {layout.knot_s} s")
-    learned = _learned(robot)
-    if learned is None:
-        click.echo("bundle      none: fits use finite differences")
-    else:
-        click.echo(f"bundle      {learned.bundle.folder}: verified, sha256 {learned.bundle.sha256[:12]}")
+    _say("robot", robot.config.robot)
+    _say("model", f"{robot.config.path(robot.config.model)}: {robot.model.nv} joints, {robot.model.nu} actuators")
+    for line in _uncommanded(robot):
+        _say("actuator", line)
+    _say("parameters", f"{len(space)} free, {len(space.frozen)} frozen")
+    _say("channels", f"{len(layout.channels)}; window {layout.knots} knots of {layout.knot_s} s")
+    _say("bundle", _bundle_line(robot))
+    for log in logs:
+        _say("log", f"{log}: {require_mapped(log, robot)} columns found")
     click.echo("ok")
 
 
 @cli.command()
 def version() -> None:
     """Print the versions that decide about results."""
+    import mujoco
+    import numpy as np
+    import onnxruntime as ort
+
+    from gapd import __version__
+
     click.echo(
         f"gapd {__version__}, mujoco {mujoco.__version__}, onnxruntime {ort.__version__}, numpy {np.__version__}"
     )
 
 
+def _say(word: str, rest: str) -> None:
+    click.echo(f"{word:<12}{printable(rest)}")
+
+
+def _uncommanded(robot: Robot) -> list[str]:
+    return [f"{name}: no command column, its command stays 0" for name in robot.uncommanded]
+
+
+def _bundle_line(robot: Robot) -> str:
+    from gapd.identify import LEARNED_FROM
+
+    learned = _learned(robot)
+    if learned is None:
+        return "none: fits use finite differences"
+    verified = f"{learned.bundle.folder}: verified, sha256 {learned.bundle.sha256[:12]}"
+    if len(robot.parameters) >= LEARNED_FROM:
+        return verified
+    return f"{verified}; not used: fewer than {LEARNED_FROM} parameters are fitted with finite differences"
+
+
 def _learned(robot: Robot) -> Learned | None:
+    from gapd.bundle import open_bundle
+    from gapd.learned import Learned
+
     return Learned(open_bundle(robot), robot) if robot.config.bundle else None
+
+
+def _assignments(texts: tuple[str, ...], robot: Robot) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for text in texts:
+        name, value = _assignment(text, robot)
+        if name in values:
+            raise ConfigError(f"--set {text}: {name} is set twice; leave one out")
+        values[name] = value
+    return values
 
 
 def _assignment(text: str, robot: Robot) -> tuple[str, float]:
@@ -113,13 +174,34 @@ def _assignment(text: str, robot: Robot) -> tuple[str, float]:
 
 def main() -> None:
     """Entry point: one clear line and the right exit code for everything that gapd refuses."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # There is nothing to clean up, and C code that is being imported or simulates would answer in its own ways.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):  # units in a terminal that does not know them
+                stream.reconfigure(errors="backslashreplace")
         cli(standalone_mode=False)
     except GapdError as error:
-        click.echo(f"gapd: {error}", err=True)
-        sys.exit(error.exit_code)
+        _end(f"gapd: {error}", error.exit_code)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        with contextlib.suppress(OSError):
+            error.show()
+        _end("", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        _end("", 130)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        _end("", 1)
+    except OSError as error:
+        _end(f"gapd: {error.filename or 'standard output'}: {error.strerror}; free space, or name another place", 1)
+
+
+def _end(message: str, code: int) -> None:
+    """Exit with one line on stderr, whatever state the streams are in."""
+    with contextlib.suppress(OSError):
+        if message:
+            click.echo(message, err=True)
+    with contextlib.suppress(OSError, ValueError):
+        # What is left in the buffer could not be written; Python would try again and complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

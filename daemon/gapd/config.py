@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
 
-from gapd.errors import ConfigError, nearest
+from gapd.errors import ConfigError
+from gapd.limits import LARGEST, factor_fault, name_fault, number_fault, path_fault, text_fault
+from gapd.live_config import Fault, Live, live_faults
+from gapd.typed_toml import decode_toml
 
-T = TypeVar("T")
+LARGEST_SEED = 2**63 - 1
+LARGEST_KNOTS = 10_000
 
 
 class Timing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,9 +88,14 @@ class LogMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context: dict[str, str | Column] = {}
     per_file: tuple[PerFile, ...] = ()
 
+    def table(self, name: str) -> dict[str, Column]:
+        """The mapping `channels`, `commands` or `context`, each column with its conversion."""
+        mapped: dict[str, str | Column] = getattr(self, name)
+        return {ours: Column(theirs) if isinstance(theirs, str) else theirs for ours, theirs in mapped.items()}
 
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything in robot.toml. Paths are relative to the file."""
+
+class _Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of robot.toml."""
 
     robot: str
     model: str
@@ -99,11 +107,17 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timing: Timing = Timing()
     context: tuple[Context, ...] = ()
     log: LogMapping = LogMapping()
+    live: Live = Live()
+
+
+class Config(_Declared, frozen=True):
+    """Everything in robot.toml, and the folder it is in: paths are relative to it."""
+
     folder: str = "."
 
     def path(self, name: str) -> Path:
-        """A path of the file, resolved against the folder the file is in."""
-        return (Path(self.folder) / name).resolve()
+        """A path of the file, from the folder the file is in."""
+        return (Path(self.folder) / name).absolute()
 
     @property
     def channel_names(self) -> tuple[str, ...]:
@@ -118,105 +132,89 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_config(path: Path) -> Config:
     """Read robot.toml and the TOML files in conf.d beside it, later names over earlier ones."""
-    extra = sorted((path.parent / "conf.d").glob("*.toml"))
-    config = decode_toml(path, Config, extra)
-    config = msgspec.structs.replace(config, folder=str(path.resolve().parent))
-    _check(path, config)
+    declared = decode_toml(path, _Declared, _conf_d(path))
+    config = Config(**msgspec.structs.asdict(declared), folder=str(path.resolve().parent))
+    for key, value, fault in faults(config):
+        if fault:
+            raise ConfigError(f"{path}: {key} = {value!r}: {fault}")
     return config
 
 
-def _check(path: Path, config: Config) -> None:
-    """Refuse what the types cannot: values that make no sense together."""
-    if config.timing.knot_s <= 0:
-        _refuse(path, "timing.knot_s", config.timing.knot_s, "must be a positive time in seconds")
-    if config.timing.knots < 2:
-        _refuse(path, "timing.knots", config.timing.knots, "a window needs at least 2 knots")
-    if not config.channel:
-        _refuse(path, "channel", [], "declare at least one [[channel]]")
+def _conf_d(path: Path) -> Iterator[Path]:
+    """Files of conf.d, found only once robot.toml itself could be read."""
+    yield from sorted((path.parent / "conf.d").glob("*.toml"))
+
+
+def faults(config: Config) -> Iterator[Fault]:
+    """Key, value and fault (empty if fine) of everything that the types cannot tell."""
+    yield "robot", config.robot, name_fault(config.robot)
+    for key in ("model", "parameters", "bundle"):
+        value: str = getattr(config, key)
+        yield key, value, path_fault(value) if value or key != "bundle" else ""
+    yield "bundle_sha256", config.bundle_sha256, _pin_fault(config)
+    yield "seed", config.seed, number_fault(config.seed, 0, LARGEST_SEED, "a whole number")
+    yield from _timing_faults(config.timing)
+    yield "channel", [], "" if config.channel else "declare at least one [[channel]]"
     for channel in config.channel:
-        if not channel.noise > 0:
-            _refuse(path, f"channel {channel.name} noise", channel.noise, "must be a positive standard deviation")
+        yield from _channel_faults(channel)
+    for context in config.context:
+        yield from _context_faults(context)
     for kind, names in (("channel", config.channel_names), ("context", config.context_names)):
-        doubled = {n for n in names if names.count(n) > 1}
-        if doubled:
-            _refuse(path, kind, min(doubled), f"declared twice; keep one [[{kind}]]")
-    _check_log(path, config)
+        for name in names:
+            yield kind, name, f"declared twice; keep one [[{kind}]]" if names.count(name) > 1 else ""
+    yield from _log_faults(config.log)
+    for key, setting, fault in live_faults(config.live):
+        yield f"live.{key}", setting, fault
 
 
-def _check_log(path: Path, config: Config) -> None:
-    log = config.log
-    for name in log.channels:
-        if name not in config.channel_names:
-            _refuse(path, "log.channels", name, f"no such [[channel]]{nearest(name, config.channel_names)}")
-    for name in (*log.context, *(n for rule in log.per_file for n in rule.context)):
-        if name not in config.context_names:
-            _refuse(path, "log context", name, f"no such [[context]]{nearest(name, config.context_names)}")
+def _pin_fault(config: Config) -> str:
+    if config.bundle_sha256 and not config.bundle:
+        return "pins a bundle, but none is named; set `bundle`, or remove this line"
+    pinned = re.fullmatch("([0-9a-f]{64})?", config.bundle_sha256)
+    return "" if pinned else "must be the 64 hexadecimal digits of a sha256"
 
 
-def _refuse(path: Path, key: str, value: object, remedy: str) -> None:
-    raise ConfigError(f"{path}: {key} = {value!r}: {remedy}")
+def _timing_faults(timing: Timing) -> Iterator[Fault]:
+    yield "timing.knot_s", timing.knot_s, number_fault(timing.knot_s, 1e-5, 10, "a time in seconds")
+    few = "a window needs at least 2 knots" if timing.knots < 2 else ""
+    yield "timing.knots", timing.knots, few or number_fault(timing.knots, 2, LARGEST_KNOTS)
+    offset = timing.command_offset_s
+    yield "timing.command_offset_s", offset, number_fault(offset, -1, 1, "a delay in seconds")
 
 
-def decode_toml(path: Path, kind: type[T], extra: list[Path] | None = None) -> T:
-    """Decode a TOML file, with `extra` files merged over it, into a typed struct.
-
-    Raises ConfigError naming the file, the key and the nearest known key.
-    """
-    data: dict[str, Any] = {}
-    for file in [path, *(extra or [])]:
-        data = _merge(data, _read(file))
-    try:
-        return msgspec.convert(data, kind, strict=True)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {_explain(str(error), kind)}") from None
+def _channel_faults(channel: Channel) -> Iterator[Fault]:
+    place = f"channel {channel.name}"
+    yield "channel name", channel.name, name_fault(channel.name)
+    yield f"{place} unit", channel.unit, text_fault(channel.unit)
+    yield f"{place} sensor", channel.sensor, text_fault(channel.sensor)
+    yield f"{place} noise", channel.noise, number_fault(channel.noise, 1e-12, 1e9, "a standard deviation")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; correct the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); check path and permissions") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+def _context_faults(context: Context) -> Iterator[Fault]:
+    place = f"context {context.name}"
+    yield "context name", context.name, name_fault(context.name)
+    yield f"{place} unit", context.unit, text_fault(context.unit)
+    for key, value in (("min", context.low), ("max", context.high), ("nominal", context.nominal)):
+        yield f"{place} {key}", value, number_fault(value, -LARGEST, LARGEST)
+    crossed = f"is above max = {context.high}; swap them" if context.low > context.high else ""
+    yield f"{place} min", context.low, crossed
+    outside = "" if context.low <= context.nominal <= context.high else f"is outside {context.low} .. {context.high}"
+    yield f"{place} nominal", context.nominal, outside
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
-    return merged
-
-
-def _explain(message: str, kind: type) -> str:
-    unknown = re.search(r"unknown field `([^`]+)`(?: - at `\$\.?(.*)`)?", message)
-    if unknown is None:
-        return message.replace("`$.", "`") + "; correct the key"
-    place = unknown.group(2) or ""
-    fields = _fields_at(kind, place)
-    where = f" in [{place}]" if place else ""
-    return f"unknown key '{unknown.group(1)}'{where}{nearest(unknown.group(1), fields)}"
-
-
-def _fields_at(kind: Any, place: str) -> list[str]:
-    """Known keys of the struct at a path like `timing` or `parameter[...].targets[...]`."""
-    for step in re.findall(r"[A-Za-z_]\w*", place):
-        inside = {f.name: f.type for f in msgspec.structs.fields(kind)}
-        if step not in inside:
-            return []
-        kind = _struct_in(inside[step])
-        if kind is None:
-            return []
-    return [f.encode_name for f in msgspec.structs.fields(kind)]
-
-
-def _struct_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return annotation
-    for inner in getattr(annotation, "__args__", ()):
-        found = _struct_in(inner)
-        if found is not None:
-            return found
-    return None
+def _log_faults(log: LogMapping) -> Iterator[Fault]:
+    yield "log.timestamp", log.timestamp, name_fault(log.timestamp)
+    for table in ("channels", "commands", "context"):
+        for name, column in log.table(table).items():
+            place = f"log.{table} {name}"
+            yield f"{place} column", column.column, name_fault(column.column)
+            yield f"{place} factor", column.factor, factor_fault(column.factor)
+            yield f"{place} offset", column.offset, number_fault(column.offset, -LARGEST, LARGEST)
+    used = [log.timestamp, *(c.column for c in log.table("channels").values())]
+    for name in used:
+        twice = "is the column of two channels, or of the timestamp too" if used.count(name) > 1 else ""
+        yield "log.channels", name, twice and f"{twice}; give each its own"
+    for rule in log.per_file:
+        yield "log.per_file pattern", rule.pattern, name_fault(rule.pattern)
+        for name, value in rule.context.items():
+            yield f"log.per_file context {name}", value, number_fault(value, -LARGEST, LARGEST)

@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.check import Check, blocks_of, check, split_blocks
-from gapd.decide import Decision, ParameterEstimate, decide, movable
+from gapd.check import MIN_BLOCKS, MIN_WINDOWS, Check, blocks_of, check, split_blocks
+from gapd.decide import Decision, ParameterEstimate, decide, limit, movable
 from gapd.errors import InputError
 from gapd.estimator import Problem, settle, start
-from gapd.gates import Gate, usable_starts
-from gapd.identify import PRIOR_SHARE, Identification, identify
-from gapd.jacobian import FiniteDifference, JacobianSource
-from gapd.replay import Replay
-from gapd.robot import Robot
+from gapd.gates import usable_starts
+from gapd.gauss_newton import channel_rms
+from gapd.identify import Identification, identify
+from gapd.learned import Learned
+from gapd.replay import Replay, Rollouts
+from gapd.robot import Layout, Robot
+from gapd.verdicts import Gate
 from gapd.windows import Frames, Windows, cut
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp]
 
-# Windows of one block count as one observation in the check.
+# Windows of one block count as one observation in the check. Four windows of an arm: an error of the model lasts
+# longer than one.
 BLOCK_S = 1.2
+# Enough to tell an improvement of a few per cent from luck, and most of the recording stays for the fit.
 HELD_SHARE = 0.3
 # A fit on a recording is one candidate, tested as strictly as one of a running daemon.
 ALPHA = 0.01
-# Windows below which a fit says more about luck than about the robot.
-MIN_WINDOWS = 12
+# The best fit leaves this share of a channel's motion within windows: it does not follow, and no parameter is to blame.
+UNFOLLOWED_SHARE = 0.7
+# A channel moves if its motion within windows is above this many noise standard deviations.
+MOVES = 20.0
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Recordings after the gates: verdicts of all candidate windows, and the ok ones."""
+    """Recordings after the gates: verdicts of all candidate windows, the ok ones, and which of them are held out."""
 
     gates: tuple[Gate, ...]
-    windows: Windows
+    windows: Windows  # (W,)
+    block: Index  # (W,) number of the time block
+    fit_at: Index
+    held_at: Index
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a fit starts from and has to beat: scaled values now (P,), and the commissioned floor (C,) if there is one.
+
+    alpha: probability of accepting a candidate that is no better; max_step: scaled, largest move of one correction.
+    """
+
+    z: Array
+    floor: Array | None = None
+    alpha: float = ALPHA
+    max_step: float = np.inf
 
 
 @dataclass(frozen=True)
@@ -54,7 +77,7 @@ class Report:
 
 
 def prepare(robot: Robot, recordings: Iterable[Frames]) -> Prepared:
-    """Judge all candidate windows and cut the ok ones; InputError if none is left."""
+    """Judge all candidate windows, cut the ok ones and hold some out; InputError if they are too few to judge a fit."""
     gates: list[Gate] = []
     parts: list[Windows] = []
     offset = robot.config.timing.command_offset_s
@@ -63,47 +86,69 @@ def prepare(robot: Robot, recordings: Iterable[Frames]) -> Prepared:
             gates.extend(run.gates)
             if len(run.usable):
                 parts.append(cut(run.frames, robot.layout, run.usable, offset, number))
-    usable = sum(len(p) for p in parts)
-    if usable < MIN_WINDOWS:
-        refused = next((g for g in gates if g.verdict != "ok"), None)
-        why = f"; the first refused {refused.sentence}" if refused else ""
-        raise InputError(f"{usable} usable windows of {len(gates)}, a fit needs {MIN_WINDOWS}: record more motion{why}")
-    return Prepared(tuple(gates), Windows.concatenate(parts))
+    if not parts:
+        raise _too_few(robot, gates, 0)
+    return hold_out(robot, Windows.concatenate(parts), gates)
+
+
+def hold_out(robot: Robot, windows: Windows, gates: Sequence[Gate] = ()) -> Prepared:
+    """Hold some windows out of the fit; InputError if they are too few to judge a fit."""
+    window_s, seed = robot.config.timing.window_s, robot.config.seed
+    fit_at, held_at = split_blocks(windows.start_s, windows.source, BLOCK_S, window_s, HELD_SHARE, seed)
+    block = blocks_of(windows.start_s, windows.source, BLOCK_S)
+    if not len(fit_at) or len(held_at) < MIN_WINDOWS or len(np.unique(block[held_at])) < MIN_BLOCKS:
+        raise _too_few(robot, gates, len(windows))
+    return Prepared(tuple(gates), windows, block, fit_at, held_at)
+
+
+def _too_few(robot: Robot, gates: Sequence[Gate], usable: int) -> InputError:
+    window_s = robot.config.timing.window_s
+    held_out_s = max(MIN_WINDOWS * window_s, MIN_BLOCKS * BLOCK_S)
+    missing_s = max(held_out_s / HELD_SHARE - usable * window_s, BLOCK_S)
+    refused = next((g for g in gates if g.verdict != "ok"), None)
+    why = f"; the first refused {refused.sentence}" if refused else ""
+    return InputError(
+        f"{usable} usable windows of {len(gates)}, {usable * window_s:.1f} s: too few to hold {held_out_s:.1f} s out "
+        f"of the fit for its check; record about {missing_s:.0f} s more of motion{why}"
+    )
 
 
 def run(
     robot: Robot,
     prepared: Prepared,
-    before: Array | None = None,
-    learned: JacobianSource | None = None,
-    outside_range: Callable[[Array, Array], tuple[str, ...]] | None = None,
+    standing: Standing | None = None,
+    learned: Learned | None = None,
     threads: int = 1,
 ) -> Report:
-    """Fit on one part of the windows, from the physical values `before` (P,), and check on the other.
-
-    outside_range tells from features (n, K+1, F) and context (n, K+1, X) which inputs `learned` was not trained on.
-    """
+    """Fit on one part of the windows, from what stands (nominal values by default), and check on the other."""
     space, windows = robot.parameters, prepared.windows
-    fit_at, held_at = split_blocks(
-        windows.start_s, windows.source, BLOCK_S, robot.config.timing.window_s, HELD_SHARE, robot.config.seed
-    )
-    held, replay = windows.take(held_at), Replay(robot, threads)
-    z_before = space.z_nominal if before is None else space.to_scaled(before)
-    found = identify(replay, windows.take(fit_at), z_before, learned)
-    estimates = _estimates(robot, found)
-    z_after = np.where(movable(estimates, bool(found.findings)), found.z, z_before)
+    standing = standing or Standing(space.z_nominal)
+    fitted, held, replay = windows.take(prepared.fit_at), windows.take(prepared.held_at), Replay(robot, threads)
+    z_before = standing.z
+    found = identify(replay, fitted, z_before, learned)
+    moves = movable(_estimates(robot, found, found.z), bool(found.findings))
+    candidate = np.where(moves, found.z, z_before)
+    z_after = limit(z_before, candidate, space.z_min, space.z_max, standing.max_step)
+    # What is checked is what is reported and sent: a shortened step, too.
+    estimates = _estimates(robot, found, np.where(moves, z_after, found.z))
     gap_before, predicted_before = _held_out(replay, held, z_before, found)
     gap_after, predicted_after = _held_out(replay, held, z_after, found)
     verdict = check(
-        gap_before, gap_after, None, ALPHA, block=blocks_of(held.start_s, held.source, BLOCK_S),
+        gap_before, gap_after, standing.floor, standing.alpha, block=prepared.block[prepared.held_at],
         window_s=robot.config.timing.window_s, channels=robot.layout.channels,
     )  # fmt: skip
-    known = windows.take(fit_at).context[:, :: robot.layout.substeps]
-    outside = outside_range(found.fit.state.rollouts.features, known) if outside_range and found.learned else ()
-    decision = decide(estimates, verdict, found.findings, outside_range=outside)
+    outside: tuple[str, ...] = ()
+    if learned is not None and found.learned:
+        context = fitted.context[:, :: robot.layout.substeps]
+        outside = learned.bundle.outside_range(found.fit.state.rollouts.features, context)
+    decision = decide(
+        estimates, verdict, found.findings, outside_range=outside,
+        unfollowed=_unfollowed(found.beside.rollouts, fitted, robot.layout),
+        ambiguous=[[space.names[p] for p in group] for group in found.uncertainty.ambiguous],
+    )  # fmt: skip
     return Report(
         prepared.gates,
-        len(fit_at),
+        len(fitted),
         estimates,
         found,
         verdict,
@@ -114,10 +159,10 @@ def run(
     )
 
 
-def _estimates(robot: Robot, found: Identification) -> tuple[ParameterEstimate, ...]:
+def _estimates(robot: Robot, found: Identification, z: Array) -> tuple[ParameterEstimate, ...]:
+    """Estimates at scaled values z (P,)."""
     space, sd = robot.parameters, found.uncertainty.sd
-    unknown = np.array([status == "unidentifiable" for status in found.uncertainty.status])
-    z = np.where(unknown, found.before, found.z)  # what the data do not determine stays
+    z = np.where(found.uncertainty.unknown, found.before, z)  # what the data do not determine stays
     before, after, physical_sd = (
         space.to_physical(found.before),
         space.to_physical(z),
@@ -133,19 +178,29 @@ def _estimates(robot: Robot, found: Identification) -> tuple[ParameterEstimate, 
     )  # fmt: skip
 
 
+def _unfollowed(rollouts: Rollouts, fitted: Windows, layout: Layout) -> list[str]:
+    """Channels whose motion within windows even the best fit, with all findings, leaves nearly as it is; in words."""
+    motion = fitted.measured - fitted.measured[:, :1]
+    left = fitted.measured - rollouts.predicted
+    size, rest = (channel_rms(m[:, 1:]) for m in (motion, left))
+    return [
+        f"{name} (misses it by {100 * r / s:.0f} % of its motion)"
+        for name, s, r, noise in zip(layout.channels, size, rest, layout.noise, strict=True)
+        if s > MOVES * noise and r > UNFOLLOWED_SHARE * s  # false for a channel that is absent
+    ]
+
+
 def _held_out(replay: Replay, held: Windows, z: Array, found: Identification) -> tuple[Array, Array]:
     """Squared gap (H, C) of windows that no fit has seen, each with its own initial state cleared; predictions.
 
     A window whose replay diverges is NaN, and the others are settled without it.
     """
-    space, exact = replay.robot.parameters, FiniteDifference(replay)
-    ran = ~replay.run(held, space.to_physical(z)).failed
+    ran = ~replay.run(held, replay.robot.parameters.to_physical(z)).failed
     squared = np.full((len(held), len(found.weight)), np.nan)
     predicted = np.full_like(held.measured, np.nan)
     if ran.any():
-        prior_sd = PRIOR_SHARE * (space.z_max - space.z_min)
-        problem = Problem(exact, held.take(ran), z, prior_sd, found.weight, np.ones(len(z), bool))
-        state = settle(problem, start(problem, z), exact)
+        problem = replace(Problem.of(replay, held.take(ran), z, found.weight), held=np.ones(len(z), bool))
+        state = settle(problem, start(problem, z))
         present = np.isfinite(state.gap)
         total = np.where(present, state.gap, 0.0) ** 2
         mean = total.sum(axis=1) / np.maximum(present.sum(axis=1), 1)

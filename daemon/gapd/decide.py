@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from gapd.check import FLOOR_FACTOR, Check
 from gapd.structure import Finding
-from gapd.uncertainty import Status
+from gapd.uncertainty import CHANGE_SD, Status
 
 Array = NDArray[np.float64]
 Action = Literal["hold", "correct", "reject", "escalate"]
 Level = Literal["OK", "WARN", "ERROR"]
 
-# A change of fewer standard deviations is no news.
-CHANGE_SD = 3.0
 # Gap of a channel, in noise standard deviations, from which a fit without a commissioned floor leaves something to
 # look for: clean simulated channels end below 1.1.
 UNEXPLAINED = 2.0
+# ... and up to which the current values need no correction: held-out channels of a perfect model stay below.
+MATCHED = 1.2
 # Names in one sentence; the rest is counted.
 NAMED = 3
 # Statuses whose value the data determine.
@@ -104,30 +104,33 @@ def decide(
     findings: Sequence[Finding] = (),
     *,
     outside_range: Sequence[str] = (),
-    bundle_mismatch: str = "",
+    unfollowed: Sequence[str] = (),
+    ambiguous: Sequence[Sequence[str]] = (),
     floors: float = np.nan,
 ) -> Decision:
     """Decide about a fit from its estimates and the check of the candidate they make.
 
     check is None where nothing was worth checking; outside_range: what the data have outside the training
-    range, in words; bundle_mismatch: in words, empty if bundle and robot agree; floors: gap of the current
+    range, in words; unfollowed: channels whose motion even the fitted replay does not follow, in words; ambiguous:
+    names of parameters of which only a combination is known, and which therefore stay; floors: gap of the current
     values in commissioned floors where there is no check, NaN if unknown.
     """
     return (
-        _blocked(estimates, bundle_mismatch)
+        _blocked(estimates, check, unfollowed)
         or _outside(check, outside_range)
         or _structural(estimates, check, findings)
-        or _at_bound(estimates)
+        or _at_bound(estimates, check)
         or _beyond_floor(estimates, check, floors)
-        or _checked(estimates, check)
+        or _checked(estimates, check, ambiguous)
     )
 
 
-def _blocked(estimates: Sequence[ParameterEstimate], bundle_mismatch: str) -> Decision | None:
-    """What makes any estimate worthless."""
-    if bundle_mismatch:
-        reason = f"bundle and robot do not match: {bundle_mismatch}"
-        return Decision("escalate", "ERROR", reason, "install the bundle made for this robot")
+def _blocked(estimates: Sequence[ParameterEstimate], check: Check | None, unfollowed: Sequence[str]) -> Decision | None:
+    """What makes any estimate worthless. A robot that has been commissioned has its columns and signs right."""
+    if unfollowed and not (check is not None and check.commissioned):
+        reason = f"the best fit does not follow the robot: {', '.join(unfollowed[:NAMED])}"
+        remedy = "check column, sign, unit and time stamps of these channels, and of the commands"
+        return Decision("reject", "ERROR", reason, remedy)
     broken = [e.name for e in estimates if not (isfinite(e.z_after) and isfinite(e.z_sd))]
     if broken:
         reason = f"the fit gives no finite value for {', '.join(broken[:NAMED])}"
@@ -156,23 +159,26 @@ def _structural(
     if check is not None and check.verdict == "accepted" and changed:
         moved = tuple(e for e in _moved(estimates) if e.effective)
         reason += f"; {_outcome(changed, check)}"
-    joints = ", ".join(dict.fromkeys(f.joint for f in findings))
-    remedy = f"ask the host for a recalibration of {joints} with this term"
+    remedy = "; ".join(dict.fromkeys(f.remedy for f in findings[:NAMED]))
     return Decision("escalate", "ERROR", reason, remedy, moved)
 
 
-def _at_bound(estimates: Sequence[ParameterEstimate]) -> Decision | None:
-    """The truth may lie beyond the bound, or the data mean something else: wrong units end here too."""
-    bound = [e for e in estimates if e.significant and e.status == "at_bound"]
+def _at_bound(estimates: Sequence[ParameterEstimate], check: Check | None) -> Decision | None:
+    """The truth may lie beyond the bound, or the data mean something else: wrong units end here too.
+
+    A value that moved onto its bound, or that stays there while much is unexplained.
+    """
+    unexplained = check is not None and bool(np.nanmax(check.channel_after, initial=0.0) > UNEXPLAINED)
+    bound = [e for e in estimates if e.status == "at_bound" and (e.significant or unexplained)]
     if not bound:
         return None
-    remedy = "ask the host for a recalibration with wider bounds, and check the units of the recording"
+    remedy = "check units, signs and time stamps of the recording, then widen the bounds"
     return Decision("escalate", "ERROR", f"{_named(bound)} is at its bound", remedy)
 
 
 def _beyond_floor(estimates: Sequence[ParameterEstimate], check: Check | None, floors: float) -> Decision | None:
     """What no parameter explains is for the host."""
-    remedy = "ask the host for a recalibration, and look for load, contact or backlash"
+    remedy = "look for load, contact or backlash, and ask the host for a recalibration"
     if check is not None and check.commissioned and check.cause not in ("diverged", "too_few"):
         if min(check.floors_before, check.floors_after) <= FLOOR_FACTOR:
             return None
@@ -183,7 +189,9 @@ def _beyond_floor(estimates: Sequence[ParameterEstimate], check: Check | None, f
     return Decision("escalate", "ERROR", reason, remedy)
 
 
-def _checked(estimates: Sequence[ParameterEstimate], check: Check | None) -> Decision:
+def _checked(
+    estimates: Sequence[ParameterEstimate], check: Check | None, ambiguous: Sequence[Sequence[str]]
+) -> Decision:
     """What the check says about the significant changes, if there are any."""
     changed = _changed(estimates)
     if not changed:
@@ -193,16 +201,32 @@ def _checked(estimates: Sequence[ParameterEstimate], check: Check | None) -> Dec
         remedy = "record more motion, so that windows can be held out"
         return Decision("reject", "WARN", f"{_named(changed)}; not checked", remedy)
     if check.verdict == "rejected":
-        return Decision("reject", "WARN", _outcome(changed, check), check.remedy)
+        return _rejected(changed, check, ambiguous)
     moved, outcome = _moved(estimates), _outcome(changed, check)
     worst = int(np.argmax(np.nan_to_num(check.channel_after)))
     if not check.commissioned and check.channel_after[worst] > UNEXPLAINED:
         name = check.channels[worst] if check.channels else f"channel {worst}"
         left = f"{check.channel_after[worst]:.3g} noise standard deviations"
         outcome += f"; {name} keeps {left} that no parameter explains"
-        remedy = f"check noise and time stamps of {name}, then look for load, contact or backlash there"
+        remedy = (
+            f"before these values are used check time stamps, unit and noise of {name}, then look for load, contact or "
+            "backlash there"
+        )
         return Decision("correct", "WARN", outcome, remedy, moved)
-    return Decision("correct", "OK", outcome, "nothing to do", moved)
+    return Decision("correct", "OK", outcome, "nothing to do on the robot; the simulator needs these values", moved)
+
+
+def _rejected(changed: list[ParameterEstimate], check: Check, ambiguous: Sequence[Sequence[str]]) -> Decision:
+    """A simulator that matches already needs nothing; one that cannot move in a group is told so."""
+    worst = float(np.nanmax(check.channel_before, initial=0.0))
+    if check.cause in ("not_better", "not_significant") and not check.commissioned and worst < MATCHED:
+        reason = f"the simulator matches the robot: no channel is above {worst:.3g} noise standard deviations"
+        return Decision("hold", "OK", reason, "nothing to do")
+    remedy = check.remedy
+    if ambiguous and check.cause not in ("too_few", "diverged"):
+        groups = "; ".join(" and ".join(group) for group in ambiguous[:NAMED])
+        remedy = f"only a combination is known of {groups}: freeze all but one of each, or record other motion"
+    return Decision("reject", "WARN", _outcome(changed, check), remedy)
 
 
 def _changed(estimates: Sequence[ParameterEstimate]) -> list[ParameterEstimate]:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.gauss_newton import Normal, damped_step, normal_equations, residuals
+from gapd.gauss_newton import Normal, channel_rms, damped_step, normal_equations, residuals
 from gapd.jacobian import FiniteDifference, JacobianSource, Linearisation, Point
 from gapd.parameters import ParameterSet
-from gapd.replay import Rollouts, gap
+from gapd.replay import Replay, Rollouts, gap
+from gapd.uncertainty import Uncertainty, assess
 from gapd.windows import Windows
 
 Array = NDArray[np.float64]
+
+# Prior standard deviation as a share of the range between the bounds: wide, it only holds what the data do not.
+PRIOR_SHARE = 0.5
+# Rounds in which held-out windows clear their initial states: most need two, those with joints at rest a shorter step.
+SETTLING = 3
 
 
 @dataclass(frozen=True)
@@ -34,18 +41,18 @@ class Settings:
     resting_sd: float = 0.05  # chord steps end below this many standard deviations
     near_sd: float = 0.2  # ... or where one this small is refused; a finish farther off is repeated
     relinearise: float = 1.0  # a finish that moved a parameter this far (scaled) takes new derivatives
-    exact_x0: bool = True  # whether the finish takes exact derivatives of the initial states too
     weak_directions: int = 0  # 0: exact derivatives along all parameters; else along the weakest ones
 
 
 @dataclass(frozen=True)
 class State:
-    """A point of the fit with its replay."""
+    """A point of the fit with its replay; `force` (W, N+1, nv) acted at the joints, if given."""
 
     z: Array  # (P,)
     dx0: Array  # (W, 2 nv) correction of the measured initial states
     rollouts: Rollouts
     gap: Array  # (W, K, C)
+    force: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of a fit. `exact` and `normal` belong to the final point; the intervals come from them."""
+    """Result of a fit. The intervals come from `normal`: exact derivatives, at the final point or carried there."""
 
     state: State
     exact: Linearisation
@@ -70,7 +77,7 @@ class Problem:
     """Windows to be explained, from a prior over the scaled parameters.
 
     weight (C,) is noise / sqrt(noise² + discrepancy²) per channel; prior_mean, prior_sd (P,) are scaled;
-    `held` (P,) marks parameters that stay where they are.
+    `held` (P,) marks parameters that stay where they are. `of` fills in what most callers want.
     """
 
     exact: FiniteDifference
@@ -78,13 +85,17 @@ class Problem:
     prior_mean: Array
     prior_sd: Array
     weight: Array
-    held: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    held: NDArray[np.bool_]
     trace: list[Progress] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        """Hold nothing unless told."""
-        if not len(self.held):
-            self.held = np.zeros(len(self.prior_mean), bool)
+    @classmethod
+    def of(cls, replay: Replay, windows: Windows, before: Array, weight: Array | None = None) -> Problem:
+        """Nothing held, channels weighted (C,) or by their noise alone, the wide prior around before (P,)."""
+        space, channels = replay.robot.parameters, len(replay.robot.layout.noise)
+        return cls(
+            FiniteDifference(replay), windows, before, PRIOR_SHARE * (space.z_max - space.z_min),
+            np.ones(channels) if weight is None else weight, np.zeros(len(space), bool),
+        )  # fmt: skip
 
     @property
     def space(self) -> ParameterSet:
@@ -103,15 +114,23 @@ class Problem:
         rollouts = self.exact.replay.run(
             windows, robot.parameters.to_physical(z), windows.qpos0 + dx0[:, :nv], windows.qvel0 + dx0[:, nv:], force
         )  # fmt: skip
-        return State(z, dx0, rollouts, gap(windows, rollouts, robot.layout.noise))
+        return State(z, dx0, rollouts, gap(windows, rollouts, robot.layout.noise), force)
 
     def cost(self, state: State, weight: Array | None = None) -> float:
         """Squared residuals with their weights (C,), plus what the initial states and the prior pay."""
-        if state.rollouts.failed.any():
-            return np.inf
-        squared = np.sum(residuals(state.gap, self.weight if weight is None else weight) ** 2)
-        paid = np.sum((state.dx0 / self.windows.x0_sd) ** 2)
-        return float(squared + paid + np.sum(((state.z - self.prior_mean) / self.prior_sd) ** 2))
+        paid = np.sum(((state.z - self.prior_mean) / self.prior_sd) ** 2)
+        return float(np.sum(self.window_costs(state, weight)) + paid)
+
+    def window_costs(self, state: State, weight: Array | None = None) -> Array:
+        """What each window adds to the cost (W,), its initial state included; infinite where the replay diverged."""
+        squared = np.sum(residuals(state.gap, self.weight if weight is None else weight) ** 2, axis=1)
+        paid = np.sum((state.dx0 / self.windows.x0_sd) ** 2, axis=1)
+        return np.where(state.rollouts.failed, np.inf, squared + paid)
+
+    def assess(self, fit: Fit) -> Uncertainty:
+        """What the fit knows."""
+        space, normal = self.space, fit.normal
+        return assess(normal.information, normal.score, self.prior_sd, fit.state.z, space.z_min, space.z_max)
 
     def keep(self, state: State) -> State:
         """Note a kept point in the trace."""
@@ -119,18 +138,16 @@ class Problem:
         return state
 
     def effect(self, state: State, force: Array) -> Array:
-        """Change of the state's prediction (W, K, C), in channel noise, under a force (W, N+1, nv) at the joints."""
-        replay, point = self.exact.replay, self.point(state)
-        physical = replay.robot.parameters.to_physical(state.z)
-        moved = replay.run(point.windows, physical, point.qpos0, point.qvel0, force)
-        return np.asarray((moved.predicted - state.rollouts.predicted)[:, 1:] / replay.robot.layout.noise)
+        """Change of the state's prediction (W, K, C), in channel noise, under one more force (W, N+1, nv)."""
+        total = force if state.force is None else state.force + force
+        return state.gap - self.evaluate(state.z, state.dx0, total).gap
 
     def point(self, state: State) -> Point:
         """Where to linearise."""
         nv = self.windows.qpos0.shape[1]
         return Point(
             self.windows, state.z, self.windows.qpos0 + state.dx0[:, :nv], self.windows.qvel0 + state.dx0[:, nv:],
-            state.rollouts,
+            state.rollouts, state.force,
         )  # fmt: skip
 
     def normal(self, state: State, linear: Linearisation, weight: Array | None = None) -> Normal:
@@ -157,9 +174,9 @@ class Problem:
         """Replay after a parameter step, with the initial states moved along."""
         return self.evaluate(self.space.advance(state.z, step), state.dx0 + normal.x0_step(step))
 
-    def carry(self, linear: Linearisation, step: Array) -> Linearisation:
-        """Derivatives at the end of a step if the model is linear in the physical values."""
-        return replace(linear, jacobian=linear.jacobian * self.space.growth(step))
+    def carry(self, linear: Linearisation, here: State, there: State) -> Linearisation:
+        """Derivatives taken at one point, at another one if the model is linear in the physical values."""
+        return replace(linear, jacobian=linear.jacobian * self.space.growth(here.z, there.z))
 
 
 def start(problem: Problem, z: Array) -> State:
@@ -167,15 +184,34 @@ def start(problem: Problem, z: Array) -> State:
     return problem.keep(problem.evaluate(z, np.zeros((len(problem.windows), problem.windows.x0_sd.shape[1]))))
 
 
-def settle(problem: Problem, state: State, source: JacobianSource, rounds: int = 2) -> State:
-    """Move only the initial states: the gap of a window is what remains after its own x0 has been cleared."""
-    still = np.zeros(len(state.z))
-    for _ in range(rounds):
-        trial = problem.move(state, problem.normal(state, source.linearise(problem.point(state))), still)
-        if problem.cost(trial) >= problem.cost(state):
-            break
-        state = trial
+def settle(problem: Problem, state: State) -> State:
+    """Move only the initial states: the gap of a window is what remains after its own x0 has been cleared.
+
+    Windows do not depend on each other here, so each takes its step only if that lowers its own cost, and a shorter
+    one in the next round if not.
+    """
+    share, no_parameters = np.ones((len(problem.windows), 1)), np.zeros((*state.gap.shape, len(state.z)))
+    for _ in range(SETTLING):
+        x0_jacobian = problem.exact.initial_state(problem.point(state))
+        normal = problem.normal(state, Linearisation(no_parameters, x0_jacobian))
+        trial = problem.evaluate(state.z, state.dx0 + share * normal.x0_step(np.zeros(len(state.z))))
+        lower = problem.window_costs(trial) < problem.window_costs(state)
+        state = _where(lower, trial, state)
+        share = np.where(lower[:, None], 1.0, share / 3)
     return state
+
+
+def _where(chosen: NDArray[np.bool_], there: State, here: State) -> State:
+    """Window by window the one state or the other, of the same parameters; chosen (W,)."""
+
+    def pick(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        return np.where(chosen.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    a, b = there.rollouts, here.rollouts
+    rollouts = Rollouts(
+        pick(a.predicted, b.predicted), pick(a.features, b.features), pick(a.failed, b.failed)
+    )  # fmt: skip
+    return State(here.z, pick(there.dx0, here.dx0), rollouts, pick(there.gap, here.gap))
 
 
 def descend(problem: Problem, state: State, source: JacobianSource, settings: Settings, secant: bool = True) -> State:
@@ -198,7 +234,7 @@ def descend(problem: Problem, state: State, source: JacobianSource, settings: Se
         slow = slow + 1 if trial_cost > settings.slow * cost else 0
         if trial_cost < cost:
             fresh = source.linearise(problem.point(trial))
-            there = problem.carry(learnt, step)
+            there = problem.carry(learnt, state, trial)
             carried = settings.secant_memory * (there.jacobian - fresh.jacobian) if secant else 0.0
             linear = replace(fresh, jacobian=fresh.jacobian + carried)
             state, damping = problem.keep(trial), damping / settings.damping_down
@@ -215,10 +251,7 @@ def emphasis(problem: Problem, state: State) -> Array:
     The fit then lowers the sum of the channels' RMS gaps and not of their squares, so that one channel that
     is off by a thousand floors does not hide what the other channels say. At one floor it makes no difference.
     """
-    present = np.isfinite(state.gap)
-    total = np.sum(np.where(present, state.gap * problem.weight, 0.0) ** 2, axis=(0, 1))
-    squared = total / np.maximum(present.sum(axis=(0, 1)), 1)
-    return np.asarray(problem.weight / np.maximum(squared, 1.0) ** 0.25)
+    return np.asarray(problem.weight / np.sqrt(np.maximum(channel_rms(state.gap * problem.weight), 1.0)))
 
 
 def _secant(linear: Linearisation, before: State, after: State, step: Array) -> Linearisation:
@@ -236,12 +269,13 @@ def finish(problem: Problem, state: State, source: JacobianSource | None, settin
     """
     taken = 0
     while True:
-        linear, at, taken = _exact(problem, state, source, settings), state, taken + 1
-        state, normal = chords(problem, state, linear, settings)
+        at, taken = state, taken + 1
+        fit = chords(problem, state, _exact(problem, state, source, settings), settings)
+        state = fit.state
         moved = float(np.max(np.abs(state.z - at.z)))
-        near = state is at or _distance(problem, state, normal) < settings.near_sd
+        near = state is at or _distance(problem, state, fit.normal) < settings.near_sd
         if (moved < settings.relinearise and near) or taken == settings.max_linearisations:
-            return Fit(state, linear, normal)
+            return fit
 
 
 def _distance(problem: Problem, state: State, normal: Normal) -> float:
@@ -254,23 +288,19 @@ def _distance(problem: Problem, state: State, normal: Normal) -> float:
 def _exact(problem: Problem, state: State, source: JacobianSource | None, settings: Settings) -> Linearisation:
     """Exact derivatives at the state: of all parameters, or along the weakest directions of the learned information."""
     point = problem.point(state)
-    if source is None:
+    if source is None or not settings.weak_directions:
         return problem.exact.linearise(point)
-    learned = source.linearise(point)
-    if settings.exact_x0:
-        learned = replace(learned, x0_jacobian=problem.exact.initial_state(point))
-    if not settings.weak_directions:
-        return replace(learned, jacobian=problem.exact.parameters(point))
+    learned = replace(source.linearise(point), x0_jacobian=problem.exact.initial_state(point))
     information, _ = problem.totals(state, problem.normal(state, learned))
     weak = np.linalg.eigh(information)[1][:, : settings.weak_directions]
     difference = problem.exact.parameters(point, weak) - learned.jacobian @ weak
     return replace(learned, jacobian=learned.jacobian + difference @ weak.T)
 
 
-def chords(problem: Problem, state: State, linear: Linearisation, settings: Settings) -> tuple[State, Normal]:
+def chords(problem: Problem, state: State, linear: Linearisation, settings: Settings) -> Fit:
     """Steps with the same derivatives, corrected along the steps taken, until they are small.
 
-    Returns the normal equations of the uncorrected derivatives at the final state.
+    The fit has the uncorrected derivatives, carried to the final state.
     """
     damping, used = 0.0, linear
     for _ in range(settings.max_chords):
@@ -282,10 +312,10 @@ def chords(problem: Problem, state: State, linear: Linearisation, settings: Sett
         trial = problem.move(state, normal, step)
         used = _secant(used, state, trial, step) if np.isfinite(problem.cost(trial)) else used
         if problem.cost(trial) < problem.cost(state):
-            used, linear = problem.carry(used, step), problem.carry(linear, step)
+            used, linear = problem.carry(used, state, trial), problem.carry(linear, state, trial)
             state, damping = problem.keep(trial), damping / settings.damping_down
         elif distance < settings.near_sd:
             break  # sticking joints make the cost rough at this scale
         else:
             damping = max(damping, settings.least_damping) * settings.damping_up
-    return state, problem.normal(state, linear)
+    return Fit(state, linear, problem.normal(state, linear))

@@ -41,6 +41,13 @@ def residuals(gap: Array, weight: Array) -> Array:
     return np.asarray(np.nan_to_num(gap * weight).reshape(len(gap), -1))
 
 
+def channel_rms(values: Array) -> Array:
+    """RMS (C,) over windows and knots of values (W, K, C), absent ones left out; 0 for a channel that is all absent."""
+    present = np.isfinite(values)
+    total = np.sum(np.where(present, values, 0.0) ** 2, axis=(0, 1))
+    return np.asarray(np.sqrt(total / np.maximum(present.sum(axis=(0, 1)), 1)))
+
+
 def normal_equations(gap: Array, linear: Linearisation, weight: Array, dx0: Array, x0_sd: Array) -> Normal:
     """Assemble the per-window normal equations.
 

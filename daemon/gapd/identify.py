@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from gapd.errors import InputError
 from gapd.estimator import Fit, Problem, Progress, Settings, State, chords, descend, finish, start
-from gapd.jacobian import FiniteDifference, JacobianSource
-from gapd.nuisance import findings, refit
+from gapd.gauss_newton import channel_rms
+from gapd.jacobian import JacobianSource
+from gapd.nuisance import Structural, structural
 from gapd.replay import Replay
 from gapd.structure import Finding, surviving
-from gapd.uncertainty import Uncertainty, assess
+from gapd.uncertainty import Uncertainty
 from gapd.windows import Windows
 
 Array = NDArray[np.float64]
@@ -22,8 +23,6 @@ Array = NDArray[np.float64]
 LEARNED_FROM = 8
 # Channels that the best fit leaves above this many noise standard deviations have a model error worth weighing.
 DISCREPANCY_FROM = 1.2
-# Prior standard deviation as a share of the range between the bounds: wide, it only holds what the data do not.
-PRIOR_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Identification:
     uncertainty: Uncertainty
     weight: Array  # (C,) noise over noise and discrepancy
     findings: tuple[Finding, ...]
-    with_nuisance: Array  # (P,) estimate with the findings as nuisances; the estimate itself if there are none
+    beside: State  # the fit with the findings as nuisances; the fit itself if there are none
     survives: NDArray[np.bool_]  # (P,)
     trace: tuple[Progress, ...]
     rollouts: int
@@ -46,63 +45,64 @@ class Identification:
         """The estimate (P,)."""
         return self.fit.state.z
 
+    @property
+    def with_nuisance(self) -> Array:
+        """The estimate (P,) with the findings as nuisances."""
+        return self.beside.z
+
 
 def identify(
     replay: Replay,
     windows: Windows,
     before: Array,
     learned: JacobianSource | None = None,
-    settings: Settings | None = None,
     test_structure: bool = True,
 ) -> Identification:
     """Identify the parameters from windows, starting at `before` (P,), scaled."""
-    settings = settings or Settings()
-    space, exact = replay.robot.parameters, FiniteDifference(replay)
-    learned = learned if len(space) >= LEARNED_FROM else None
+    learned = learned if len(before) >= LEARNED_FROM else None
     first = replay.rollouts
-    problem = Problem(
-        exact,
-        windows,
-        before,
-        PRIOR_SHARE * (space.z_max - space.z_min),
-        np.ones(len(replay.robot.layout.noise)),
-    )
-    state = start(problem, before)
-    _require_finite(state)
+    problem, fit = _weighed(Problem.of(replay, windows, before), learned)
+    problem, fit, uncertainty = _held(problem, fit)
+    told = structural(problem, fit) if test_structure else Structural((), fit.state)
+    survives = ~uncertainty.unknown & surviving(before, fit.state.z, told.state.z, uncertainty.sd)
+    return Identification(
+        before, fit, uncertainty, problem.weight, told.findings, told.state, survives, tuple(problem.trace),
+        replay.rollouts - first, learned is not None,
+    )  # fmt: skip
+
+
+def _weighed(problem: Problem, learned: JacobianSource | None) -> tuple[Problem, Fit]:
+    """Fit, and fit again where channels are left with more than noise: those then count less."""
+    settings = Settings()
     # Exact derivatives need no correction: one carried over from another point only makes them worse.
-    source, secant = learned or exact, learned is not None
+    source, secant = learned or problem.exact, learned is not None
+    state = start(problem, problem.prior_mean)
+    _require_finite(state)
     fit = finish(problem, descend(problem, state, source, settings, secant), learned, settings)
     weight = _weight(fit.state.gap)
-    if weight.min() < 1.0:
-        problem = replace(problem, weight=weight)
-        fit = finish(problem, descend(problem, fit.state, source, settings, secant), learned, settings)
-    uncertainty = _assess(problem, fit, replay)
-    unknown = np.array([s == "unidentifiable" for s in uncertainty.status])
-    # Of a group the data know a combination: holding its members would bend the others. The prior already keeps
-    # it from moving along what is unknown.
-    unknown[[p for group in uncertainty.groups if len(group) > 1 for p in group]] = False
-    if unknown.any():
-        problem = replace(problem, held=unknown)
-        fit = _without(problem, fit, before, settings)
-    found: list[Finding] = []
-    with_nuisance = fit.state.z
-    if test_structure:
-        found = findings(problem, fit)
-        with_nuisance = refit(problem, fit, found, settings) if found else with_nuisance
-    known = np.array([s != "unidentifiable" for s in uncertainty.status])
-    survives = known & surviving(before, fit.state.z, with_nuisance, uncertainty.sd)
-    return Identification(
-        before,
-        fit,
-        uncertainty,
-        weight,
-        tuple(found),
-        with_nuisance,
-        survives,
-        tuple(problem.trace),
-        replay.rollouts - first,
-        learned is not None,
-    )
+    if weight.min() == 1.0:
+        return problem, fit
+    problem = replace(problem, weight=weight)
+    return problem, finish(problem, descend(problem, fit.state, source, settings, secant), learned, settings)
+
+
+def _held(problem: Problem, fit: Fit) -> tuple[Problem, Fit, Uncertainty]:
+    """Put what the data do not identify back where it was, and let the others settle around it.
+
+    Of a group the data know a combination: holding its members would bend the others. The prior already keeps it from
+    moving along what is unknown.
+    """
+    uncertainty = problem.assess(fit)
+    unknown = uncertainty.unknown
+    unknown[[p for group in uncertainty.ambiguous for p in group]] = False
+    if not unknown.any():
+        return problem, fit, uncertainty
+    problem = replace(problem, held=unknown)
+    state = problem.evaluate(np.where(unknown, problem.prior_mean, fit.state.z), fit.state.dx0)
+    fit = chords(problem, state, problem.carry(fit.exact, fit.state, state), Settings())
+    told = problem.assess(fit)
+    status = tuple("unidentifiable" if u else s for u, s in zip(unknown, told.status, strict=True))
+    return problem, fit, replace(told, status=status)
 
 
 def _require_finite(state: State) -> None:
@@ -116,20 +116,5 @@ def _require_finite(state: State) -> None:
 
 def _weight(gap: Array) -> Array:
     """Weight (C,) from the gap (W, K, C) that the best fit leaves: noise over noise and discrepancy."""
-    present = np.isfinite(gap)
-    rms = np.sqrt(np.nansum(gap**2, axis=(0, 1)) / np.maximum(present.sum(axis=(0, 1)), 1))
+    rms = channel_rms(gap)
     return np.asarray(np.where(rms > DISCREPANCY_FROM, 1.0 / np.maximum(rms, 1.0), 1.0))
-
-
-def _assess(problem: Problem, fit: Fit, replay: Replay) -> Uncertainty:
-    space = replay.robot.parameters
-    return assess(
-        fit.normal.information, fit.normal.score, problem.prior_sd, fit.state.z, space.z_min, space.z_max
-    )  # fmt: skip
-
-
-def _without(problem: Problem, fit: Fit, before: Array, settings: Settings) -> Fit:
-    """Put what the data do not identify back where it was, and let the others settle around it."""
-    state = problem.evaluate(np.where(problem.held, before, fit.state.z), fit.state.dx0)
-    state, normal = chords(problem, state, fit.exact, settings)
-    return replace(fit, state=state, normal=normal)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from gapd.parameters import Parameter, Target
 from gapd.robot import Robot
 
-SCHEMA = 1
+# Raise with every change of what follows: a bundle of another schema is refused by its number, not by a strange field.
+SCHEMA = 2
 ENGINE = "mujoco"
 MANIFEST, NETWORK, MODEL, GOLDEN = "manifest.json", "gap.onnx", "model.xml", "golden.npz"
 INPUTS = ("window", "context", "theta", "delta")
@@ -22,6 +24,7 @@ class ParameterFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min: float
     max: float
     scale: str
+    targets: tuple[Target, ...]
 
 
 class ChannelFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,14 +33,16 @@ class ChannelFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     unit: str
     noise: float
+    sensor: str
 
 
 class TimingFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Time grid of the windows: `knots` intervals of `knot_s`, simulated in steps of `step_s`."""
+    """Time grid of the windows: `knots` intervals of `knot_s`, simulated in steps of `step_s`; when commands act."""
 
     knot_s: float
     knots: int
     step_s: float
+    command_offset_s: float
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine_version: str
     files: dict[str, str]  # name -> sha256
     parameters: tuple[ParameterFacts, ...]
+    frozen: tuple[ParameterFacts, ...]
     channels: tuple[ChannelFacts, ...]
     context: tuple[str, ...]
     timing: TimingFacts
@@ -78,21 +84,28 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     provenance: Provenance
 
 
-def parameter_facts(robot: Robot) -> tuple[ParameterFacts, ...]:
-    """The robot's free parameters as a manifest states them."""
-    free = robot.parameters.free
-    return tuple(ParameterFacts(p.name, p.unit, p.nominal, p.min, p.max, p.scale) for p in free)
+def parameter_facts(parameters: tuple[Parameter, ...]) -> tuple[ParameterFacts, ...]:
+    """Parameters as a manifest states them."""
+    return tuple(ParameterFacts(p.name, p.unit, p.nominal, p.min, p.max, p.scale, p.targets) for p in parameters)
 
 
 def channel_facts(robot: Robot) -> tuple[ChannelFacts, ...]:
     """The robot's channels as a manifest states them."""
-    return tuple(ChannelFacts(c.name, c.unit, c.noise) for c in robot.config.channel)
+    return tuple(ChannelFacts(c.name, c.unit, c.noise, c.sensor_name) for c in robot.config.channel)
 
 
 def timing_facts(robot: Robot) -> TimingFacts:
     """The robot's window timing as a manifest states it."""
     layout = robot.layout
-    return TimingFacts(layout.knot_s, layout.knots, layout.step_s)
+    return TimingFacts(layout.knot_s, layout.knots, layout.step_s, robot.config.timing.command_offset_s)
+
+
+def range_names(robot: Robot) -> tuple[str, ...]:
+    """Inputs of the network in order: F features of the replayed windows, then X context values."""
+    layout = robot.layout
+    names = [f"{j} {kind}" for kind in ("position", "velocity") for j in layout.joints]
+    names += [f"{a} {kind}" for kind in ("command", "force") for a in layout.actuators]
+    return (*names, *robot.config.context_names)
 
 
 def interface(robot: Robot) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

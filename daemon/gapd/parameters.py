@@ -1,41 +1,29 @@
-"""Parameters: unknown numbers, their bounds and scales, and how they are written into an MjModel in place."""
+"""Parameters: unknown numbers, their bounds and scales."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.config import decode_toml
 from gapd.errors import ConfigError, nearest
+from gapd.limits import LARGEST, SMALLEST, factor_fault, name_fault, number_fault, text_fault
+from gapd.typed_toml import decode_toml
 
 Array = NDArray[np.float64]
 
-# Largest step of a fit: a log parameter falls to a half or rises to four times, another moves by a sixth of its range.
+# Largest step of a fit: a log parameter falls to a half or rises to four times, a
+# linear one moves by a sixth of its range, an asinh one by a ninth.
 LARGEST_FALL = 0.5
 LARGEST_RISE = 3.0
 LARGEST_MOVE = 0.7
-
-# Fields that no object prefix tells: arrays over joint coordinates.
-_JOINT_COORDINATES = ("qpos0", "qpos_spring")
-_OBJECT_OF_PREFIX = {
-    "dof": mujoco.mjtObj.mjOBJ_JOINT,
-    "jnt": mujoco.mjtObj.mjOBJ_JOINT,
-    "body": mujoco.mjtObj.mjOBJ_BODY,
-    "geom": mujoco.mjtObj.mjOBJ_GEOM,
-    "site": mujoco.mjtObj.mjOBJ_SITE,
-    "actuator": mujoco.mjtObj.mjOBJ_ACTUATOR,
-    "tendon": mujoco.mjtObj.mjOBJ_TENDON,
-    "sensor": mujoco.mjtObj.mjOBJ_SENSOR,
-    "eq": mujoco.mjtObj.mjOBJ_EQUALITY,
-    "pair": mujoco.mjtObj.mjOBJ_PAIR,
-}
+# Bounds closer than this share of their size cannot be told apart in a fit.
+NARROWEST = 1e-9
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,15 +58,33 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frozen: bool = False
 
     def check(self) -> None:
-        """Raise ConfigError where bounds, nominal and scale contradict each other."""
+        """Raise ConfigError where bounds, nominal and scale contradict each other or overflow."""
+        for key, value, fault in self._faults():
+            if fault:
+                raise ConfigError(f"parameter {self.name!r}: {key} = {value!r} {fault}")
         if not self.min < self.max:
             raise ConfigError(f"parameter {self.name}: min {self.min} is not below max {self.max}; swap or widen them")
         if not self.min <= self.nominal <= self.max:
             raise ConfigError(f"parameter {self.name}: nominal {self.nominal} is outside {self.min} .. {self.max}")
         if self.scale == "log" and self.min <= 0:
             raise ConfigError(f"parameter {self.name}: min {self.min} on scale log must be positive; use scale asinh")
+        if self.max - self.min < NARROWEST * max(abs(self.min), abs(self.max)):
+            raise ConfigError(f"parameter {self.name}: min {self.min} .. max {self.max} leaves no room; freeze it")
         if not self.targets:
             raise ConfigError(f"parameter {self.name}: targets is empty; name the MjModel field it writes")
+
+    def _faults(self) -> Iterator[tuple[str, object, str]]:
+        """Key, value and fault of everything in it."""
+        yield "name", self.name, name_fault(self.name)
+        yield "unit", self.unit, text_fault(self.unit)
+        for key in ("nominal", "min", "max"):
+            value: float = getattr(self, key)
+            yield key, value, number_fault(value, -LARGEST, LARGEST)
+        yield "min", self.min, "is too small for scale log" if self.scale == "log" and 0 < self.min < SMALLEST else ""
+        for target in self.targets:
+            yield "element", target.element, text_fault(target.element)
+            for factor in target.factor:
+                yield "factor", factor, "" if isinstance(factor, str) else factor_fault(factor)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -127,6 +133,12 @@ class ParameterSet:
         """Return P, the number of free parameters."""
         return len(self.free)
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hexadecimal, of what gives scaled values their meaning: names, units, scales, bounds, order."""
+        meaning = [(p.name, p.unit, p.scale, float(p.min), float(p.max)) for p in self.free]
+        return hashlib.sha256(msgspec.json.encode(meaning)).hexdigest()
+
     def to_scaled(self, physical: Array) -> Array:
         """Physical (..., P) to scaled (..., P)."""
         value = np.asarray(physical, float) / self._unit
@@ -147,9 +159,9 @@ class ParameterSet:
         """
         return np.asarray(z + np.where(self._log, np.log1p(np.where(self._log, step, 0.0)), step))
 
-    def growth(self, step: Array) -> Array:
-        """Factor (P,) by which derivatives with respect to scaled values grow along a step, if the model is linear."""
-        return np.asarray(np.where(self._log, 1.0 + step, 1.0))
+    def growth(self, here: Array, there: Array) -> Array:
+        """Factor (P,) by which derivatives by scaled values grow from here to there (P,), if the model is linear."""
+        return np.asarray(np.exp(np.where(self._log, there - here, 0.0)))
 
     def box(self, z: Array) -> tuple[Array, Array]:
         """Smallest and largest step (P,) from z: within the bounds, and no farther than derivatives can be trusted."""
@@ -175,130 +187,3 @@ class ParameterSet:
                 raise ConfigError(f"parameter {name} is not in the set{nearest(name, self.names)}")
             result[self.names.index(name)] = value
         return result
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """All targets on one MjModel field: flat index, owner, constant and context columns."""
-
-    field: str
-    flat: NDArray[np.intp]  # (T,) position in the flattened field
-    owner: NDArray[np.intp]  # (T,) index of the free parameter, -1 for frozen
-    constant: Array  # (T,)
-    context: tuple[tuple[int, ...], ...]  # (T,) columns of the context
-
-    @property
-    def needs_set_const(self) -> bool:
-        """Whether mj_setConst derives constants from the field."""
-        fields = mujoco.MjModel._setconst_inputs  # noqa: SLF001  the only place MuJoCo lists them
-        return self.field in fields or self.field.startswith("opt.")
-
-
-class Binding:
-    """A ParameterSet resolved against one MjModel and the order of its context values."""
-
-    def __init__(self, model: mujoco.MjModel, parameters: ParameterSet, context: Sequence[str]) -> None:
-        """Resolve every target; raise ConfigError for what the model does not have."""
-        self.parameters = parameters
-        self.context_names = tuple(context)
-        rows: dict[str, list[tuple[int, int, float, tuple[int, ...]]]] = {}
-        writer: dict[tuple[str, int], str] = {}
-        for position, parameter in enumerate(parameters.free + parameters.frozen):
-            free = position < len(parameters)
-            for target in parameter.targets:
-                flat = _flat_index(model, parameter.name, target)
-                other = writer.get((target.field, flat))
-                if other is not None:
-                    raise ConfigError(
-                        f"parameters {other} and {parameter.name} both write {target.field} of {target.element}; "
-                        "make them one parameter with two targets, or freeze and remove one"
-                    )
-                writer[target.field, flat] = parameter.name
-                constant = target.constant * (1.0 if free else parameter.nominal)
-                columns = tuple(self._column(parameter.name, name) for name in target.context)
-                rows.setdefault(target.field, []).append((flat, position if free else -1, constant, columns))
-        self.cells = tuple(
-            _Cells(
-                field,
-                np.array([r[0] for r in cells], np.intp),
-                np.array([r[1] for r in cells], np.intp),
-                np.array([r[2] for r in cells]),
-                tuple(r[3] for r in cells),
-            )
-            for field, cells in rows.items()
-        )
-        self.needs_set_const = any(c.needs_set_const for c in self.cells)
-        self.context_used = tuple(sorted({c for cells in self.cells for columns in cells.context for c in columns}))
-
-    def _column(self, parameter: str, name: str) -> int:
-        if name not in self.context_names:
-            raise ConfigError(
-                f"parameter {parameter}: factor '{name}' is no [[context]] of robot.toml"
-                f"{nearest(name, self.context_names)}"
-            )
-        return self.context_names.index(name)
-
-    def values(self, cells: _Cells, physical: Array, context: Array) -> Array:
-        """Values (n, T) for the cells from physical (n, P) and context (n, X)."""
-        padded = np.concatenate([physical, np.ones((len(physical), 1))], axis=1)  # owner -1 reads the 1
-        value = padded[:, cells.owner] * cells.constant
-        for column, factors in enumerate(cells.context):
-            for x in factors:
-                value[:, column] = value[:, column] * context[:, x]
-        return np.asarray(value)
-
-    def write(self, model: mujoco.MjModel, physical: Array, context: Array) -> None:
-        """Write physical (P,) under context (X,) into the model in place, with mj_setConst where needed."""
-        for cells in self.cells:
-            _field(model, cells.field).reshape(-1)[cells.flat] = self.values(cells, physical[None], context[None])[0]
-        if self.needs_set_const:
-            mujoco.mj_setConst(model, mujoco.MjData(model))
-
-
-def _field(model: mujoco.MjModel, name: str) -> Array:
-    holder: object = model.opt if name.startswith("opt.") else model
-    value = getattr(holder, name.removeprefix("opt."), None)
-    if not isinstance(value, np.ndarray):
-        raise ConfigError(f"field '{name}' is no array of MjModel{nearest(name, _array_names(model))}")
-    return value
-
-
-def _array_names(model: mujoco.MjModel) -> list[str]:
-    return [n for n in dir(model) if n.split("_")[0] in _OBJECT_OF_PREFIX or n in _JOINT_COORDINATES]
-
-
-def _flat_index(model: mujoco.MjModel, parameter: str, target: Target) -> int:
-    array = _field(model, target.field)
-    inner = int(np.prod(array.shape[1:]))
-    row = 0
-    if not target.field.startswith("opt."):
-        row = _row(model, parameter, target)
-    else:
-        inner = array.size
-    if not 0 <= target.index < inner:
-        raise ConfigError(f"parameter {parameter}: index {target.index} of {target.field} is outside 0 .. {inner - 1}")
-    return row * inner + target.index
-
-
-def _row(model: mujoco.MjModel, parameter: str, target: Target) -> int:
-    prefix = target.field.split("_")[0]
-    kind = mujoco.mjtObj.mjOBJ_JOINT if target.field in _JOINT_COORDINATES else _OBJECT_OF_PREFIX.get(prefix)
-    if kind is None:
-        raise ConfigError(f"parameter {parameter}: field '{target.field}' has no named element that gapd can find")
-    number = mujoco.mj_name2id(model, kind, target.element)
-    if number < 0:
-        raise ConfigError(
-            f"parameter {parameter}: {kind.name[6:].lower()} '{target.element}' is not in the model"
-            f"{nearest(target.element, _element_names(model, kind))}"
-        )
-    if target.field.startswith("dof_"):
-        return int(model.jnt_dofadr[number])
-    return int(model.jnt_qposadr[number]) if target.field in _JOINT_COORDINATES else number
-
-
-def _element_names(model: mujoco.MjModel, kind: mujoco.mjtObj) -> list[str]:
-    counts = {"joint": model.njnt, "actuator": model.nu, "equality": model.neq, "pair": model.npair}
-    label = kind.name[6:].lower()
-    count = counts.get(label) or getattr(model, f"n{label}")
-    names = (mujoco.mj_id2name(model, kind, i) for i in range(count))
-    return [n for n in names if n]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,41 @@ SHOWN_WINDOWS = 6
 
 
 def require_drawable(path: Path) -> None:
-    """ConfigError where `draw` could not write to the path, as far as can be told before it is tried."""
-    if find_spec("matplotlib") is None:
-        raise ConfigError("a picture needs matplotlib: pip install 'gapd[host]', or leave --picture out")
+    """ConfigError where `draw` could not write to the path. Nothing is left there by the attempt."""
     if path.suffix.lower() not in ENDINGS:
         raise ConfigError(f"picture {path}: ends in none of {', '.join(ENDINGS)}; name such a file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"picture {path}: no folder {path.parent}; make it, or name another")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"picture {path}: cannot be written there; name another file")
+    _try_matplotlib(path)
+    try:
+        if not path.parent.is_dir():
+            raise ConfigError(f"picture {path}: no folder {path.parent}; make it, or name another")
+        # No permission bit tells what a file system allows, not even to root.
+        new = not path.exists()
+        path.open("ab").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise ConfigError(f"picture {path}: cannot be written there ({error.strerror}); name another file") from None
+
+
+def _try_matplotlib(path: Path) -> None:
+    """Draw nothing in the picture's format: that imports all that drawing needs."""
+    try:
+        from matplotlib import figure
+
+        figure.Figure().savefig(BytesIO(), format=_format(path))
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a picture needs matplotlib ({error.name} is missing): pip install 'gapd[host]', or leave --picture out"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - a broken installation raises anything
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"matplotlib is there but fails ({reason}): pip install 'gapd[host]' anew, or leave --picture out"
+        ) from None
+
+
+def _format(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".")
 
 
 def draw(report: Report, robot: Robot, path: Path) -> None:
@@ -41,9 +66,12 @@ def draw(report: Report, robot: Robot, path: Path) -> None:
     parts = np.asarray(sheet.subfigures(1, 2, width_ratios=(3, 2)))
     _channels(parts[0], report, robot, shown)
     _parameters(parts[1], report, robot)
-    sheet.suptitle(f"{robot.config.robot}: {report.decision.action}", fontsize=12)
+    sheet.suptitle(f"{robot.config.robot}: {report.decision.action}", fontsize=12, parse_math=False)
+    # Into memory first: on a full disk the writers of matplotlib fail in ways of their own.
+    picture = BytesIO()
+    sheet.savefig(picture, dpi=110, format=_format(path))
     try:
-        sheet.savefig(path, dpi=110)
+        path.write_bytes(picture.getbuffer())
     except OSError as error:
         raise ConfigError(f"picture {path}: cannot be written ({error.strerror}); name another file") from None
 
@@ -65,7 +93,7 @@ def _channels(part: Any, report: Report, robot: Robot, shown: list[int]) -> None
             axis.plot(at, windows.measured[w, :, channel], "k.", ms=3, label="measured" if first else None)
             axis.plot(at, report.predicted_before[w, :, channel], "C1-", lw=1, label="before" if first else None)
             axis.plot(at, report.predicted_after[w, :, channel], "C0-", lw=1, label="fitted" if first else None)
-        axis.set_ylabel(layout.channels[channel], fontsize=8)
+        axis.set_ylabel(layout.channels[channel], fontsize=8, parse_math=False)
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
     axes[0].legend(fontsize=7, ncol=3, loc="upper right")
@@ -83,6 +111,6 @@ def _parameters(part: Any, report: Report, robot: Robot) -> None:
     axis.hlines(rows, (low - space.z_min) / span, (high - space.z_min) / span, color="C0", lw=2, label="interval")
     axis.plot((z - space.z_min) / span, rows, "C0o", ms=4, label="fitted")
     axis.plot((report.identification.before - space.z_min) / span, rows, "C1x", ms=5, label="before")
-    axis.set_yticks(rows, space.names, fontsize=7)
+    axis.set_yticks(rows, space.names, fontsize=7, parse_math=False)
     axis.set_xticks([0, 1], ["min", "max"], fontsize=8)
     axis.legend(fontsize=7, ncol=3, loc="upper center", bbox_to_anchor=(0.5, 1.06))

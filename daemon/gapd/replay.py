@@ -22,7 +22,7 @@ _RECORD = ("qpos", "qvel", "sensordata", "actuator_force")
 
 @dataclass(frozen=True)
 class Rollouts:
-    """What MuJoCo predicts for n windows. A failed row is NaN: a replay that diverged never looks good."""
+    """What MuJoCo predicts for n windows. A failed row's prediction is NaN: a replay that diverged never looks good."""
 
     predicted: Array  # (n, K+1, C) channel units
     features: Array  # (n, K+1, F): qpos, qvel, command, actuator force at the knots

@@ -11,7 +11,6 @@ from gapd.cycle import Report
 from gapd.decide import ParameterEstimate
 from gapd.gates import count
 from gapd.robot import Robot
-from gapd.uncertainty import quantile
 
 # Probability of the intervals that are shown.
 LEVEL = 0.90
@@ -19,16 +18,16 @@ LEVEL = 0.90
 
 def intervals(report: Report, robot: Robot) -> list[tuple[float, float]]:
     """Interval per parameter in physical units, cut at the bounds. It is symmetric in scaled values."""
-    found, space = report.identification, robot.parameters
-    half = quantile(LEVEL, found.uncertainty.dof) * found.uncertainty.sd
-    low = space.to_physical(np.clip(found.z - half, space.z_min, space.z_max))
-    high = space.to_physical(np.clip(found.z + half, space.z_min, space.z_max))
+    space, half = robot.parameters, report.identification.uncertainty.half_width(LEVEL)
+    z = np.array([e.z_after for e in report.estimates])
+    low, high = (space.to_physical(np.clip(z + side, space.z_min, space.z_max)) for side in (-half, half))
     return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
 
 
 def plain(report: Report, robot: Robot) -> dict[str, Any]:
-    """Everything a program may want, as JSON types."""
+    """Everything a program may want, as JSON types; what is not finite is null."""
     check, decision, found = report.check, report.decision, report.identification
+    channels = zip(robot.layout.channels, check.channel_before, check.channel_after, strict=True)
     return {
         "robot": robot.config.robot,
         "level": decision.level,
@@ -38,26 +37,22 @@ def plain(report: Report, robot: Robot) -> dict[str, Any]:
         "windows": {"verdicts": count(report.gates), "fitted": report.fitted, "held_out": len(report.held)},
         "gap": {
             "unit": "noise standard deviations",
-            "before": check.gap_before,
-            "after": check.gap_after,
-            "channels": {
-                name: {"before": _number(before), "after": _number(after)}
-                for name, before, after in zip(
-                    robot.layout.channels, check.channel_before, check.channel_after, strict=True
-                )
-            },
+            "before": _number(check.gap_before),
+            "after": _number(check.gap_after),
+            "channels": {name: {"before": _number(b), "after": _number(a)} for name, b, a in channels},
         },
         "check": {
-            "verdict": check.verdict, "cause": check.cause, "reason": check.reason, "p_value": check.p_value,
+            "verdict": check.verdict, "cause": check.cause, "reason": check.reason, "p_value": _number(check.p_value),
         },
         "parameters": [
-            _parameter(e, interval) for e, interval in zip(report.estimates, intervals(report, robot), strict=True)
+            _parameter(e, interval, report)
+            for e, interval in zip(report.estimates, intervals(report, robot), strict=True)
         ],
         "corrections": {e.name: e.after for e in decision.corrections},
-        "ambiguous": [[robot.parameters.names[p] for p in g] for g in found.uncertainty.groups if len(g) > 1],
+        "ambiguous": [[robot.parameters.names[p] for p in group] for group in found.uncertainty.ambiguous],
         "findings": [
             {"joint": f.joint, "regressor": f.regressor, "coefficient": f.coefficient, "sd": f.coefficient_sd,
-             "unit": f.unit, "z": f.z, "share": f.share, "sentence": f.sentence}
+             "unit": f.unit, "z": f.z, "share": f.share, "sentence": f.sentence, "remedy": f.remedy}
             for f in found.findings
         ],
         "rollouts": found.rollouts,
@@ -65,11 +60,11 @@ def plain(report: Report, robot: Robot) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _parameter(estimate: ParameterEstimate, interval: tuple[float, float]) -> dict[str, Any]:
+def _parameter(estimate: ParameterEstimate, interval: tuple[float, float], report: Report) -> dict[str, Any]:
     return {
-        "name": estimate.name, "unit": estimate.unit, "before": estimate.before, "after": estimate.after,
-        "sd": estimate.sd, "low": interval[0], "high": interval[1], "status": estimate.status,
-        "effective": estimate.effective,
+        "name": estimate.name, "unit": estimate.unit, "before": estimate.before, "after": _number(estimate.after),
+        "sd": _number(estimate.sd), "low": _number(interval[0]), "high": _number(interval[1]),
+        "status": estimate.status, "effective": estimate.effective, "sent": estimate in report.decision.corrections,
     }  # fmt: skip
 
 
@@ -79,49 +74,55 @@ def _number(value: float) -> float | None:
 
 def text(report: Report, robot: Robot, truth: Mapping[str, float] | None = None) -> str:
     """Tables of parameters and gaps, then the decision; `truth` (by name) adds a column where it is known."""
+    decision, found = report.decision, report.identification
+    groups = ([robot.parameters.names[p] for p in group] for group in found.uncertainty.ambiguous)
+    verdicts = ", ".join(f"{n} {name}" for name, n in count(report.gates).items() if n)
+    lines = [
+        _parameters(report, robot, truth),
+        "",
+        _gaps(report, robot),
+        "",
+        f"windows    {verdicts}; {report.fitted} fitted, {len(report.held)} held out",
+        f"rollouts   {found.rollouts}",
+        *(f"ambiguous  {', '.join(group)}: only a combination is known" for group in groups),
+        *(f"structure  {f.sentence}" for f in found.findings),
+        f"decision   {decision.level} {decision.action}: {decision.reason}",
+        f"remedy     {decision.remedy}",
+    ]
+    return "\n".join(lines)
+
+
+def _parameters(report: Report, robot: Robot, truth: Mapping[str, float] | None) -> str:
     rows = []
     for estimate, (low, high) in zip(report.estimates, intervals(report, robot), strict=True):
         known = [f"{truth[estimate.name]:.4g}"] if truth else []
-        status = estimate.status + (" (effective)" if estimate.effective else "")
-        values = [
-            f"{estimate.before:.4g}",
-            f"{estimate.after:.4g}",
-            f"{low:.4g} .. {high:.4g}",
-            estimate.unit,
-            status,
-        ]
-        rows.append([estimate.name, *known, *values])
-    head = [
-        "parameter",
-        *(["true"] if truth else []),
-        "before",
-        "fitted",
-        f"{100 * LEVEL:.0f} % interval",
-        "unit",
-        "status",
-    ]
-    gaps = [
-        [name, f"{before:.3g}", f"{after:.3g}"]
-        for name, before, after in zip(
-            robot.layout.channels, report.check.channel_before, report.check.channel_after, strict=True
+        values = [f"{estimate.before:.4g}", f"{estimate.after:.4g}", f"{low:.4g} .. {high:.4g}", estimate.unit]
+        rows.append([estimate.name, *known, *values, estimate.status, _use(estimate, report)])
+    interval = f"{100 * LEVEL:.0f} % interval"
+    return table(
+        ["parameter", *(["true"] if truth else []), "before", "fitted", interval, "unit", "status", "use"], rows
+    )
+
+
+def _use(estimate: ParameterEstimate, report: Report) -> str:
+    """What becomes of a fitted value. Beside a finding it is only as good as the finding lets it be."""
+    if estimate in report.decision.corrections:
+        return "effective" if report.identification.findings else "sent"
+    if report.identification.findings and estimate.significant:
+        return "bent by structure, kept"
+    return "kept"
+
+
+def _gaps(report: Report, robot: Robot) -> str:
+    layout, check = robot.layout, report.check
+    rows = [
+        [name, *(f"{gap:.3g}" for gap in (before, after)), f"{after * noise:.3g}", channel.unit]
+        for name, before, after, noise, channel in zip(
+            layout.channels, check.channel_before, check.channel_after, layout.noise, robot.config.channel, strict=True
         )
         if np.isfinite(before)
     ]
-    verdicts = ", ".join(f"{n} {name}" for name, n in count(report.gates).items() if n)
-    lines = [
-        table(head, rows),
-        "",
-        table(["held-out gap, in noise sd", "before", "after"], gaps),
-        "",
-        f"windows    {verdicts}; {report.fitted} fitted, {len(report.held)} held out",
-        f"rollouts   {report.identification.rollouts}",
-        *(f"ambiguous  {', '.join(robot.parameters.names[p] for p in g)}: only a combination is known"
-          for g in report.identification.uncertainty.groups if len(g) > 1),
-        *(f"structure  {f.sentence}" for f in report.identification.findings),
-        f"decision   {report.decision.level} {report.decision.action}: {report.decision.reason}",
-        f"remedy     {report.decision.remedy}",
-    ]  # fmt: skip
-    return "\n".join(lines)
+    return table(["held-out gap, in noise sd", "before", "after", "that is", "unit"], rows)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gapd.gauss_newton import Normal
-from gapd.robot import Layout
-from gapd.uncertainty import inflation, quantile
+from gapd.robot import ABSENT, Layout
+from gapd.students_t import quantile
+from gapd.uncertainty import CHANGE_SD, inflation
 from gapd.windows import Windows
 
 Array = NDArray[np.float64]
@@ -24,8 +26,13 @@ Array = NDArray[np.float64]
 SIGN_SHARE = 0.1
 # Speed, as a share of the joint's RMS speed, below which extra friction counts as sticking.
 STICK_SHARE = 0.3
+# Share of the motion at either end in which a stop is looked for.
+STOP_SHARE = 0.2
 # Size of the trial force, as a share of the joint's RMS load: far above solver tolerance, still linear.
 TRIAL_SHARE = 0.01
+# Joints slower or under less load than this (SI) are at rest: there is nothing to test.
+MOVES = 1e-6
+LOADED = 1e-9
 # Probability of any false finding in one fit, shared by all hypotheses tested (Bonferroni).
 FALSE_FINDING = 1e-3
 # ... and this share of the remaining squared gap, below which nobody would act on it.
@@ -33,13 +40,33 @@ MIN_SHARE = 0.02
 # A parameter's change survives if at least this share of it remains with the finding as a nuisance.
 SURVIVING_SHARE = 0.5
 
+# Forces that can only resist: a negative one would drive, which is another story (wrong sign, unit or time).
+_RESISTS = ("load friction", "stiction", "upper stop", "lower stop")
+
+
+class _Meaning(NamedTuple):
+    """What a regressor says: unit of its coefficient on a hinge and on a slide, sentence, and what to do."""
+
+    hinge: str
+    slide: str
+    sentence: str
+    remedy: str
+
+
 _MEANING = {
-    "load friction": ("", "friction grows with load"),
-    "stiction": ("N·m", "sticks at low speed"),
-    "direction": ("N·m", "friction depends on direction of motion"),
-    "spring": ("N·m/rad", "a force grows with position"),
-    "drift": ("N·m/s", "a force drifts with time"),
-}
+    "load friction": _Meaning(
+        "", "", "friction grows with load",
+        "no MuJoCo parameter does that: use the effective values, and randomise the friction of {} in training",
+    ),
+    "stiction": _Meaning("N·m", "N", "sticks at low speed", "give {} a dcmotor actuator with LuGre friction"),
+    "direction": _Meaning(
+        "N·m", "N", "friction depends on direction of motion", "look for a constant force or an uneven gear at {}"
+    ),
+    "spring": _Meaning("N·m/rad", "N/m", "a force grows with position", "let a parameter write jnt_stiffness of {}"),
+    "upper stop": _Meaning("N·m/rad", "N/m", "is pushed back from above", "look for contact or a cable at {}"),
+    "lower stop": _Meaning("N·m/rad", "N/m", "is pushed back from below", "look for contact or a cable at {}"),
+    "drift": _Meaning("N·m/s", "N/s", "a force drifts with time", "record {} warm, and at constant supply voltage"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,17 +80,12 @@ class Hypothesis:
     joint: str
     force: Array
     size: float
-    trial: float = TRIAL_SHARE
-
-    @property
-    def unit(self) -> str:
-        """Unit of the coefficient."""
-        return _MEANING[self.regressor][0]
+    unit: str  # of the coefficient
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A hypothesis that holds: `share` of the remaining squared gap it explains, `z` coefficient over deviation."""
+    """A hypothesis that holds: `share` of the squared gap it takes away, `z` coefficient over deviation."""
 
     regressor: str
     joint: str
@@ -78,23 +100,29 @@ class Finding:
         """One line for the journal."""
         unit = f" {self.unit}" if self.unit else ""
         size = f"{self.coefficient:.3g} ± {self.coefficient_sd:.2g}{unit}"
-        explains = f"explains {100 * self.share:.0f} % of the remaining squared gap (z {self.z:.0f})"
-        return f"{self.joint}: {_MEANING[self.regressor][1]}: {self.regressor} {size} {explains}"
+        explains = f"explains {100 * self.share:.0f} % of the squared gap (z {self.z:.0f})"
+        return f"{self.joint}: {_MEANING[self.regressor].sentence}: {self.regressor} {size} {explains}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return _MEANING[self.regressor].remedy.format(self.joint)
 
 
-def hypotheses(layout: Layout, windows: Windows, features: Array, actuator_joint: NDArray[np.intp]) -> list[Hypothesis]:
+def hypotheses(layout: Layout, windows: Windows, features: Array) -> list[Hypothesis]:
     """All hypotheses for all joints that move, from the replayed features (W, K+1, F) at the knots."""
     nv, nu = windows.qpos0.shape[1], windows.control.shape[2]
     steps = _to_steps(features, layout)
     position, velocity = steps[..., :nv], steps[..., nv : 2 * nv]
     load = np.zeros_like(position)
-    for actuator in range(nu):
-        load[..., actuator_joint[actuator]] += steps[..., 2 * nv + nu + actuator]
-    elapsed = windows.start_s[:, None] + np.arange(layout.steps + 1) * layout.step_s
+    for actuator in np.flatnonzero(layout.actuator_joint != ABSENT):
+        force_at_joint = layout.actuator_gear[actuator] * steps[..., 2 * nv + nu + actuator]
+        load[..., layout.actuator_joint[actuator]] += force_at_joint
+    elapsed = _elapsed(windows)[:, None] + np.arange(layout.steps + 1) * layout.step_s
     found: list[Hypothesis] = []
     for joint in range(nv):
         speed, torque = _rms(velocity[..., joint]), _rms(load[..., joint])
-        if speed < 1e-6 or torque < 1e-9:
+        if speed < MOVES or torque < LOADED:
             continue
         q, v, tau = position[..., joint], velocity[..., joint], load[..., joint]
         sign = np.tanh(v / (SIGN_SHARE * speed))
@@ -103,15 +131,18 @@ def hypotheses(layout: Layout, windows: Windows, features: Array, actuator_joint
             "stiction": -sign * np.exp(-((v / (STICK_SHARE * speed)) ** 2)),
             "direction": -np.abs(sign),
             "spring": -(q - q.mean()),
+            "upper stop": -np.maximum(q - np.quantile(q, 1 - STOP_SHARE), 0.0),
+            "lower stop": np.maximum(np.quantile(q, STOP_SHARE) - q, 0.0),
             "drift": elapsed - elapsed.mean(),
         }
         for regressor, shape in shapes.items():
             size = _rms(shape)
-            if size < 1e-9:
+            if size < LOADED:
                 continue
             force = np.zeros_like(position)
             force[..., joint] = shape
-            found.append(Hypothesis(regressor, layout.joints[joint], force, torque / size))
+            unit = _MEANING[regressor].slide if layout.slides[joint] else _MEANING[regressor].hinge
+            found.append(Hypothesis(regressor, layout.joints[joint], force, torque / size, unit))
     return found
 
 
@@ -123,62 +154,71 @@ def _to_steps(features: Array, layout: Layout) -> Array:
     return np.asarray((1 - share) * features[:, left] + share * features[:, left + 1])
 
 
+def _elapsed(windows: Windows) -> Array:
+    """Start times (W,) around the middle of each recording: clocks of different recordings have nothing in common."""
+    recordings, number = np.unique(windows.source, return_inverse=True)
+    mean = np.bincount(number, windows.start_s) / np.bincount(number, minlength=len(recordings))
+    return np.asarray(windows.start_s - mean[number])
+
+
 def _rms(values: Array) -> float:
     return float(np.sqrt(np.mean(values**2)))
 
 
-def judge(tested: Sequence[Hypothesis], normal: Normal, prior_sd: Array, remaining: float) -> list[Finding]:
-    """Findings among the hypotheses, strongest first, each tested with the stronger ones as nuisances.
+@dataclass(frozen=True)
+class Prior:
+    """Prior of P scaled parameters at a fit: standard deviation (P,), and its score (P,), which balances the data's."""
 
-    normal holds P parameters and then one column per hypothesis; remaining is the squared weighted gap.
+    sd: Array
+    pull: Array
+
+
+def strongest(tested: Sequence[Hypothesis], normal: Normal, prior: Prior, remaining: float) -> Hypothesis | None:
+    """The hypothesis that explains most, if it is significant and worth acting on.
+
+    normal holds P parameters, a column for each finding so far, and one for each hypothesis; each hypothesis competes
+    with all but the other hypotheses. remaining is the squared weighted gap.
     """
-    chosen: list[int] = []
-    found: list[Finding] = []
-    while len(chosen) < len(tested):
-        rest = [i for i in range(len(tested)) if i not in chosen]
-        tries = {i: _try(tested[i], normal, prior_sd, [*chosen, i], remaining) for i in rest}
-        probability = 1.0 - FALSE_FINDING / len(tested)
-        holding = [i for i in rest if tries[i][0].share >= MIN_SHARE and _significant(*tries[i], probability)]
-        if not holding:
-            break
-        best = max(holding, key=lambda i: tries[i][0].share)
-        chosen.append(best)
-        found.append(tries[best][0])
-    return found
+    beside = normal.score.shape[1] - len(tested)
+    least = 1.0 - FALSE_FINDING / max(len(tested), 1)
+    shares = [_share(normal, prior, [*range(beside), beside + i], least) / remaining for i in range(len(tested))]
+    signed = [s if h.regressor not in _RESISTS or s > 0 else 0.0 for s, h in zip(shares, tested, strict=True)]
+    best = int(np.argmax(np.abs(signed))) if signed else 0
+    return tested[best] if signed and abs(signed[best]) >= MIN_SHARE else None
 
 
-def _significant(candidate: Finding, dof: float, probability: float) -> bool:
-    return abs(candidate.z) >= float(quantile(probability, np.array(dof)))
+def _share(normal: Normal, prior: Prior, columns: list[int], probability: float) -> float:
+    """Squared gap that the last of the columns explains, with the sign of its coefficient; 0 if insignificant."""
+    information, score = normal.information[:, columns][:, :, columns], normal.score[:, columns]
+    inverse = _inverse(information, prior.sd)
+    pull = score.sum(axis=0)
+    pull[: len(prior.sd)] += prior.pull
+    step = inverse @ pull
+    # What each window still pulls at after the step: the misfit of the hypothesis itself.
+    factor, dof = inflation(information, score - information @ step, inverse)
+    needed = float(quantile(probability, dof[-1:])[0]) * np.sqrt(factor[-1] * inverse[-1, -1])
+    return float(np.sign(step[-1]) * step[-1] ** 2 / inverse[-1, -1]) if abs(step[-1]) >= needed else 0.0
 
 
-def _try(
-    hypothesis: Hypothesis, normal: Normal, prior_sd: Array, columns: list[int], remaining: float
-) -> tuple[Finding, float]:
-    """The last of the columns as one more unknown, beside all parameters and the other columns; degrees of freedom."""
-    parameters = len(prior_sd)
-    keep = [*range(parameters), *(parameters + c for c in columns)]
-    information, score = normal.information[:, keep][:, :, keep], normal.score[:, keep]
+def _inverse(information: Array, prior_sd: Array) -> Array:
+    """Covariance of P parameters with a prior and further columns without; nearly empty columns do no harm."""
     total = information.sum(axis=0)
-    total[range(parameters), range(parameters)] += 1.0 / prior_sd**2
-    inverse = np.linalg.inv(total + 1e-9 * np.diag(np.diag(total)))
-    step = inverse @ score.sum(axis=0)
-    left = score - information @ step  # what each window still pulls at after the step
-    factor, dof = inflation(information, left, inverse)
-    sd = float(np.sqrt(factor[-1] * inverse[-1, -1]))
-    share = float(step[-1] ** 2 / inverse[-1, -1]) / remaining
-    value, scale = float(step[-1]), hypothesis.size
-    finding = Finding(
-        hypothesis.regressor, hypothesis.joint, value / sd, share, value * scale, sd * scale, hypothesis.unit
-    )
-    return finding, float(dof[-1])
+    total[range(len(prior_sd)), range(len(prior_sd))] += 1.0 / prior_sd**2
+    return np.asarray(np.linalg.inv(total + 1e-9 * np.diag(np.diag(total))))
+
+
+def column_sd(normal: Normal, prior: Prior) -> Array:
+    """Standard deviations of the columns after the P parameters, at a fit that includes them."""
+    inverse = _inverse(normal.information, prior.sd)
+    factor, _ = inflation(normal.information, normal.score, inverse)
+    return np.asarray(np.sqrt(factor * np.diag(inverse))[len(prior.sd) :])
 
 
 def surviving(before: Array, plain: Array, with_nuisance: Array, sd: Array) -> NDArray[np.bool_]:
     """Which parameters (P,) keep their change when the findings are nuisances; all arguments scaled (P,).
 
-    The change from `before` must stay significant, keep its sign and at least half of its size, and must
-    not have moved by more than the finding could have bent it.
+    The change from `before` must stay significant and keep its sign and at least half of its size.
     """
     change, kept = plain - before, with_nuisance - before
     half = kept * np.sign(change) >= SURVIVING_SHARE * np.abs(change)
-    return np.asarray(half & (np.abs(kept) > 2 * sd))
+    return np.asarray(half & (np.abs(kept) > CHANGE_SD * sd))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gapd.students_t import quantile
 
 Array = NDArray[np.float64]
 Status = Literal["unestimated", "estimating", "estimated", "at_bound", "unidentifiable"]
@@ -18,8 +19,12 @@ UNKNOWN_SHARE = 0.5
 ESTIMATED_SD = 0.1
 # Share of the range within which a parameter counts as on its bound.
 BOUND_SHARE = 1e-3
-# Loading in a direction of unit length from which a parameter belongs to the ambiguous group.
+# Loading, relative to the largest in a direction, from which a parameter has a part in that direction.
 GROUP_LOADING = 0.3
+# Share of a parameter inside the unidentified directions below which it has none in them: a tenth of the prior.
+GROUP_SHARE = 0.01
+# A change of fewer standard deviations is no news.
+CHANGE_SD = 3.0
 # Degrees of freedom with which the common variance inflation enters each parameter's own.
 POOLED_DOF = 12.0
 
@@ -38,6 +43,20 @@ class Uncertainty:
     def sd(self) -> Array:
         """Standard deviations (P,), scaled."""
         return np.sqrt(np.diag(self.covariance))
+
+    @property
+    def unknown(self) -> NDArray[np.bool_]:
+        """Parameters (P,) that the data do not identify."""
+        return np.array([status == "unidentifiable" for status in self.status])
+
+    @property
+    def ambiguous(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of which the data know only a combination."""
+        return tuple(group for group in self.groups if len(group) > 1)
+
+    def half_width(self, level: float) -> Array:
+        """Half widths (P,) of the intervals that hold the truth with probability `level`, scaled."""
+        return np.asarray(quantile(level, self.dof) * self.sd)
 
 
 def assess(information: Array, score: Array, prior_sd: Array, z: Array, lower: Array, upper: Array) -> Uncertainty:
@@ -84,13 +103,26 @@ def _groups(information: Array, prior_sd: Array) -> tuple[tuple[int, ...], ...]:
     """Sets of parameters that share a direction the data do not identify; single ones are groups of one.
 
     In units of the prior the information has eigenvalue e along a direction of standard deviation
-    1 / sqrt(1 + e) after the data.
+    1 / sqrt(1 + e) after the data. Eigenvectors of equal values are arbitrary, so the groups come from the projector
+    on all unidentified directions: for a single direction v its entries are v v'.
     """
     scaled = information * prior_sd[:, None] * prior_sd[None, :]
     values, vectors = np.linalg.eigh(scaled)
     unknown = 1.0 / np.sqrt(1.0 + np.maximum(values, 0.0)) > UNKNOWN_SHARE
-    found = {tuple(np.flatnonzero(np.abs(v) > GROUP_LOADING).tolist()) for v in vectors.T[unknown]}
-    return tuple(sorted(group for group in found if group))
+    projector = np.abs(vectors[:, unknown] @ vectors[:, unknown].T)
+    own = np.diag(projector)
+    member = (own > GROUP_SHARE) & (own >= GROUP_LOADING * projector.max(axis=1))
+    linked = projector > GROUP_LOADING * np.sqrt(np.outer(own, own))
+    groups: list[tuple[int, ...]] = []
+    left = set(np.flatnonzero(member).tolist())
+    while left:
+        group, edge = set(), {min(left)}
+        while edge:
+            group |= edge
+            edge = {q for q in left - group if linked[list(edge), q].any()}
+        left -= group
+        groups.append(tuple(sorted(group)))
+    return tuple(groups)
 
 
 def _status(loose: bool, sd: float, prior_sd: float, z: float, lower: float, upper: float, push: float) -> Status:
@@ -100,16 +132,3 @@ def _status(loose: bool, sd: float, prior_sd: float, z: float, lower: float, upp
     if (z <= lower + margin and push <= 0) or (z >= upper - margin and push >= 0):
         return "at_bound"
     return "estimated" if sd <= ESTIMATED_SD else "estimating"
-
-
-def quantile(probability: float, dof: Array) -> Array:
-    """Two-sided quantile of Student's t for an interval of `probability`, by degrees of freedom (P,).
-
-    Cornish-Fisher expansion in 1/dof (Abramowitz and Stegun 26.7.5): within 0.3 % above 10 degrees of freedom,
-    which spares the robot a statistics library.
-    """
-    x = NormalDist().inv_cdf(0.5 + probability / 2)
-    first = (x**3 + x) / 4
-    second = (5 * x**5 + 16 * x**3 + 3 * x) / 96
-    third = (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384
-    return np.asarray(x + first / dof + second / dof**2 + third / dof**3)

@@ -37,6 +37,14 @@ class Frames:
         """Return T."""
         return len(self.timestamp)
 
+    @staticmethod
+    def concatenate(parts: Sequence[Frames]) -> Frames:
+        """Frames of all parts, in order; there is at least one part."""
+        return Frames(
+            np.concatenate([p.timestamp for p in parts]), np.concatenate([p.measured for p in parts]),
+            np.concatenate([p.command for p in parts]), np.concatenate([p.context for p in parts]), parts[0].name,
+        )  # fmt: skip
+
     def between(self, start_s: float, end_s: float) -> Frames:
         """Frames with start_s <= timestamp <= end_s."""
         keep = (self.timestamp >= start_s) & (self.timestamp <= end_s)
@@ -134,36 +142,61 @@ def initial_state(frames: Frames, layout: Layout, starts: Array) -> tuple[Array,
     """
     at = _interpolate(frames, starts[:, None])[:, 0]
     position = at[:, layout.position]
-    velocity = np.empty_like(position)
-    sd = np.empty((len(starts), 2 * position.shape[1]))
-    sd[:, : position.shape[1]] = layout.noise[layout.position]
+    nv = position.shape[1]
+    velocity, sd = np.empty_like(position), np.empty((len(starts), 2 * nv))
+    sd[:, :nv] = layout.noise[layout.position]
     for joint, channel in enumerate(layout.velocity):
-        column, by = position.shape[1] + joint, layout.position[joint]
         known = np.zeros(len(starts), bool)
         if channel != ABSENT:
             known = np.isfinite(at[:, channel])
-            velocity[known, joint], sd[known, column] = at[known, channel], layout.noise[channel]
-        for row in np.flatnonzero(~known):
-            velocity[row, joint], sd[row, column] = _slope(
-                frames.timestamp, frames.measured[:, by], starts[row], layout.noise[by]
-            )
+            velocity[known, joint], sd[known, nv + joint] = at[known, channel], layout.noise[channel]
+        if not known.all():
+            by = layout.position[joint]
+            slope, slope_sd = _slopes(frames.timestamp, frames.measured[:, by], starts[~known], layout.noise[by])
+            velocity[~known, joint], sd[~known, nv + joint] = slope, slope_sd
     return position, velocity, sd
 
 
-def _slope(times: Array, values: Array, start: float, noise: float) -> tuple[float, float]:
-    """Slope of a local quadratic at the start, and its standard deviation.
+def _slopes(times: Array, values: Array, starts: Array, noise: float) -> tuple[Array, Array]:
+    """Slopes (W,) of local quadratics at the starts, and their standard deviations (W,).
 
-    Where the quadratic misses by more than the noise (curvature at low rates), the misfit takes its place.
+    A quadratic cannot follow jerk. Its error from that is known per cubic coefficient, and how large those are in
+    this recording is told by local cubics: their mean square, less what noise makes of it.
     """
+    fits = [_local(times, values, start, noise) for start in starts]
+    squares = [fit.cubic**2 - fit.cubic_var for fit in fits if np.isfinite(fit.cubic)]
+    jerk = float(np.sqrt(max(float(np.mean(squares)), 0.0))) if squares else 0.0
+    slope, slope_sd, lag = np.array([(fit.slope, fit.slope_sd, fit.lag) for fit in fits]).T
+    return slope, np.hypot(slope_sd, jerk * lag)
+
+
+@dataclass(frozen=True)
+class _Local:
+    """Fit around one start: slope with the sd that noise gives it, its error per cubic coefficient, the coefficient."""
+
+    slope: float
+    slope_sd: float
+    lag: float = 0.0
+    cubic: float = np.nan
+    cubic_var: float = np.nan
+
+
+def _local(times: Array, values: Array, start: float, noise: float) -> _Local:
     first, last = np.searchsorted(times, (start - VELOCITY_FIT_S, start + VELOCITY_FIT_S))
     lacking = max(VELOCITY_FIT_FRAMES - (last - first), 0)
     near = slice(max(first - (lacking + 1) // 2, 0), last + (lacking + 1) // 2)
     finite = np.isfinite(values[near])
-    if finite.sum() < VELOCITY_FIT_FRAMES // 2 + 1:
-        return 0.0, UNKNOWN_VELOCITY_SD
-    design = np.vander(times[near][finite] - start, 3)
-    inverse = np.linalg.pinv(design)
-    fitted = inverse @ values[near][finite]
-    missed = design @ fitted - values[near][finite]
-    spread = float(np.sqrt(missed @ missed / (len(missed) - 3)))
-    return float(fitted[1]), max(spread, noise) * float(np.linalg.norm(inverse[1]))
+    if finite.sum() <= VELOCITY_FIT_FRAMES // 2:
+        return _Local(0.0, UNKNOWN_VELOCITY_SD)
+    design = np.vander(times[near][finite] - start, 4)
+    inverse, value = np.linalg.pinv(design[:, 1:]), values[near][finite]
+    fitted = inverse @ value
+    missed = design[:, 1:] @ fitted - value
+    # Noise that the configuration does not know of counts too.
+    spread = max(float(np.sqrt(missed @ missed / (len(missed) - 3))), noise)
+    slope_sd = spread * float(np.linalg.norm(inverse[1]))
+    lag = abs(float(inverse[1] @ design[:, 0]))
+    if len(value) == 4:
+        return _Local(float(fitted[1]), slope_sd, lag)
+    row = np.linalg.pinv(design)[0]
+    return _Local(float(fitted[1]), slope_sd, lag, float(row @ value), float(row @ row) * noise**2)

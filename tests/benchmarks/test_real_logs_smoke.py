@@ -88,11 +88,26 @@ def test_servo_replays_what_others_replayed(real_logs: ModuleType) -> None:
 @pytest.mark.real
 def test_load_friction_of_zero_changes_nothing(real_logs: ModuleType) -> None:
     logs = real_logs.servo(real_logs.data_folder(), "sin_sin")
-    data = replace(logs.held_out, robot=logs.robot, windows=logs.fitted("windows").windows.take([1]))
-    z = logs.robot.parameters.z_nominal
-    np.testing.assert_allclose(real_logs.with_load_friction(data, z, 0.0), data.predicted(z), atol=1e-9)
-    stuck = real_logs.with_load_friction(data, z, 10.0)
-    assert np.ptp(stuck[0, 5:, 0]) < 0.3 * np.ptp(data.predicted(z)[0, 5:, 0])
+    windows = logs.fitted("windows").windows.take([1])
+    data = replace(logs.held_out, robot=logs.robot, windows=windows)
+    points = np.append(logs.robot.parameters.z_nominal, 0.0)[None] + np.array([[0.0] * 7, [0.0] * 6 + [10.0]])
+    free, stuck = real_logs.with_load_friction(logs.robot, windows, points, threads=1)
+    plain = data.predicted(points[0, :-1])
+    np.testing.assert_allclose(free, plain, atol=1e-9)
+    assert np.ptp(stuck[0, 5:, 0]) < 0.3 * np.ptp(plain[0, 5:, 0])
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_load_friction_is_fitted_back(real_logs: ModuleType) -> None:
+    """From a recording made by the replay itself."""
+    logs = real_logs.servo(real_logs.data_folder(), "sin_sin")
+    windows = logs.fitted("windows").windows.take(slice(0, 6))
+    truth = np.append(logs.robot.parameters.to_scaled(logs.published), 0.2)
+    measured = real_logs.with_load_friction(logs.robot, windows, truth[None], threads=2)[0]
+    start = logs.robot.parameters.z_nominal[None]
+    fit = real_logs.fit_load_friction(logs.robot, replace(windows, measured=measured), start, threads=2)
+    assert fit.x[-1] == pytest.approx(0.2, abs=0.02)
 
 
 @pytest.mark.real

@@ -127,6 +127,24 @@ def _set(*path: str | int, value: object) -> Callable[[Manifest], None]:
         (_set("channels", 0, "noise", value=0.1), "j/position noise = 0.1"),
         (_set("context", 0, value="voltage"), "context 'voltage'"),
         (_set("timing", "knots", value=7), "timing knots = 7"),
+        (_set("timing", "command_offset_s", value=0.02), "timing command_offset_s = 0.02, the robot has 0.0"),
+        (_set("channels", 0, "sensor", value="enc"), "j/position sensor = 'enc', the robot has 'j/position'"),
+        (
+            _set("parameters", 2, "targets", 0, "field", value="dof_damping"),
+            'joint/j/armature targets = [{"field":"dof_damping","element":"j","index":0,"factor":[]}], the robot has',
+        ),
+        (_set("parameters", 1, "targets", 0, "factor", 0, value=-2.0), "actuator/servo/back_emf targets = "),
+        (lambda m: m["frozen"].append(m["parameters"][0]), "frozen parameter count = 1, the robot has 0"),
+        (_set("ranges", 0, "name", value="k position"), "input 'k position', the robot has 'j position'"),
+        (lambda m: m["ranges"].pop(), "input count = 8, the robot has 9"),
+        (_set("ranges", 3, "min", value=1e9), "range of backemf command is 1000000000.0 .. "),
+        (
+            lambda m: m["edge_probability"].pop(),
+            "edge_probability has rows of [1, 1, 1, 1, 1], the robot has 6 parameters",
+        ),
+        (_set("edge_probability", 2, value=[0.5, 0.5]), "edge_probability has rows of [1, 1, 2, 1, 1, 1]"),
+        (_set("edge_probability", 2, 0, value=-0.5), "edge_probability is not within 0 .. 1"),
+        (_set("edge_probability", 2, 0, value=1.5), "edge_probability is not within 0 .. 1"),
         (_set("timing", "step_s", value=0.001), "timing step_s = 0.001"),
         (lambda m: m["parameters"].pop(), "parameter count = 5"),
         (lambda m: m["files"].pop("model.xml"), "files = gap.onnx, golden.npz"),
@@ -141,6 +159,77 @@ def test_a_manifest_that_does_not_fit(folder: Path, change: Callable[[Manifest],
 def test_a_new_nominal_does_not_invalidate_a_bundle(folder: Path) -> None:
     rewrite(folder, _set("parameters", 0, "nominal", value=0.2))
     open_bundle(opened(folder))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('mass="0.49"', 'mass="0.5"', "body_mass of 'pendulum' is 0.5, the bundle was made for 0.49"),
+        (
+            'pos="0 0 -0.10" dia',
+            'pos="0 0 -0.11" dia',
+            "body_ipos[2] of 'pendulum' is -0.11, the bundle was made for -0.1",
+        ),
+        ('axis="0 1 0"', 'axis="0 -1 0"', "jnt_axis[1] of 'j' is -1, the bundle was made for 1"),
+        ('axis="0 1 0"', 'axis="0 1 0" range="-1 1"', "jnt_limited of 'j' is 1, the bundle was made for 0"),
+        ('solreffriction="0.005 1"', "", "dof_solref[0] of 'j' is 0.02, the bundle was made for 0.005"),
+        ('"implicitfast"', '"Euler"', "opt.integrator is 0, the bundle was made for "),
+        ('contact="disable"', 'gravity="disable"', "opt.disableflags is "),
+        ("<option ", '<option gravity="0 0 -1.62" ', "opt.gravity[2] is -1.62, the bundle was made for -9.81"),
+        (
+            "</worldbody>",
+            '<body><geom size="1"/></body></worldbody>',
+            "the model has nbody = 3, the bundle was made for 2",
+        ),
+        ("</sensor>", '<clock name="c"/></sensor>', "the model has nsensor = 3, the bundle was made for 2"),
+    ],
+)
+def test_a_bundle_made_for_another_model(folder: Path, old: str, new: str, message: str) -> None:
+    change_model(folder, old, new)
+    line = refused(folder)
+    assert f": {message}" in line
+    assert line.endswith("; use the configuration it was made for, or fit it again")
+
+
+def change_model(folder: Path, old: str, new: str) -> None:
+    text = (folder / "model.xml").read_text()
+    assert old in text
+    (folder / "model.xml").write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('damping="0.001"', 'damping="0.01"'),  # a parameter writes it
+        ('frictionloss="0.005"', 'frictionloss="0.05"'),
+        ('gainprm="0.511023"', 'gainprm="0.6"'),
+        ('rgba="0.2 0.2 0.2 1"', 'rgba="0.9 0.2 0.2 1"'),
+        ('mass="0.49"', 'mass="0.4900001"'),  # written out with fewer digits
+        ('<body name="pendulum">', '<body name="bob">'),
+        ('ctrl="0 0"/>', 'ctrl="0 0"/><key name="up" qpos="3"/>'),
+        ("<worldbody>", "<worldbody> <!-- the same -->"),
+    ],
+)
+def test_what_does_not_matter_to_a_bundle(folder: Path, old: str, new: str) -> None:
+    change_model(folder, old, new)
+    open_bundle(opened(folder))
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"\xff\xfe<mujoco/>", "model.xml cannot be used ('utf-8' codec"),
+        (b"<mujoco>", "model.xml cannot be used (model model.xml: does not compile"),
+        (
+            b'<mujoco><include file="/etc/passwd"/></mujoco>',
+            "model.xml cannot be used (model model.xml: does not compile",
+        ),
+        (b"<mujoco/>", "model.xml cannot be used (model model.xml: has no joints"),
+    ],
+)
+def test_a_bundle_whose_model_is_none(folder: Path, raw: bytes, message: str) -> None:
+    replace_file(folder, "model.xml", raw)
+    assert message in refused(folder)
 
 
 def replace_file(folder: Path, name: str, raw: bytes) -> None:

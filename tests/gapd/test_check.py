@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from gapd.check import DAY_S, ErrorBudget, blocks_of, check, split_blocks, student_tail
+import gapd.check
+from gapd.check import DAY_S, Check, ErrorBudget, blocks_of, split_blocks
 
 Array = NDArray[np.float64]
 NAMES = ("a/position", "b/position", "a/velocity")
+
+
+def check(
+    current: Array, candidate: Array, floor: Array | None, alpha: float, block: Any = None, window_s: float = 1.0
+) -> Check:
+    """The check, each window a block of its own unless said."""
+    block = np.arange(len(current)) if block is None else block
+    names = NAMES[: current.shape[1]]
+    return gapd.check.check(current, candidate, floor, alpha, block=block, window_s=window_s, channels=names)
 
 
 def starts_of(*counts: int) -> tuple[Array, NDArray[np.intp]]:
@@ -98,7 +110,7 @@ def paired(seed: int, better: float, windows: int = 24, level: float = 1.0) -> t
 
 def test_clear_improvement_is_accepted() -> None:
     current, candidate = paired(1, 0.1, level=9.0)
-    result = check(current, candidate, np.ones(3), 0.01, channels=NAMES)
+    result = check(current, candidate, np.ones(3), 0.01)
     assert (result.verdict, result.cause, result.remedy) == ("accepted", "", "")
     assert result.gap_before == pytest.approx(np.sqrt(current.mean()))
     assert result.gap_after == pytest.approx(np.sqrt(candidate.mean()))
@@ -125,7 +137,6 @@ def test_improvement_of_less_than_five_percent_is_rejected() -> None:
     assert (result.verdict, result.cause) == ("rejected", "not_better")
     assert result.reason == "the candidate changes the squared gap by -4.0 %, at least -5 % is required"
     assert check(current, current * 0.94, None, 0.01).verdict == "accepted"
-    assert check(current, current * 0.94, None, 0.01, 0.10).cause == "not_better"
 
 
 def test_worse_candidate_is_rejected() -> None:
@@ -188,7 +199,7 @@ def test_far_from_the_commissioned_floor_is_rejected() -> None:
 def test_channel_that_gets_clearly_worse_is_named() -> None:
     current, candidate = paired(1, 0.2, level=9.0)
     current[:, 2], candidate[:, 2] = current[:, 2] / 9, current[:, 2] / 6
-    result = check(current, candidate, None, 0.01, channels=NAMES)
+    result = check(current, candidate, None, 0.01)
     assert (result.verdict, result.cause) == ("rejected", "channel_worse")
     before, after = (np.sqrt(g[:, 2].mean()) for g in (current, candidate))
     assert result.reason == f"a/velocity gets worse, gap {before:.3g} -> {after:.3g} floors"
@@ -211,11 +222,11 @@ def test_channel_below_its_floor_may_get_worse() -> None:
 def test_absent_channels_are_left_out() -> None:
     current, candidate = paired(1, 0.1, level=9.0)
     current[:, 1] = candidate[:, 1] = np.nan
-    current[:4] = candidate[:4] = np.nan
+    current[:2] = candidate[:2] = np.nan
     result = check(current, candidate, np.array([1.0, np.nan, 1.0]), 0.01)
-    assert (result.verdict, result.windows) == ("accepted", 20)
+    assert (result.verdict, result.windows) == ("accepted", 22)
     assert np.isnan(result.channel_before[1])
-    assert result.gap_before == pytest.approx(np.sqrt(current[4:, [0, 2]].mean()))
+    assert result.gap_before == pytest.approx(np.sqrt(current[2:, [0, 2]].mean()))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -234,28 +245,29 @@ def test_windows_in_which_the_current_values_diverge_prove_nothing() -> None:
     assert (result.cause, result.windows) == ("not_better", 14)
 
 
+def test_windows_in_which_both_replays_diverge_are_not_passed_over() -> None:
+    current, candidate = paired(1, 0.5)
+    current[:2], candidate[:2] = np.nan, np.nan
+    assert check(current, candidate, None, 0.01).verdict == "accepted"
+    current[:5], candidate[:5] = np.nan, np.nan
+    result = check(current, candidate, None, 0.01)
+    assert (result.verdict, result.cause) == ("rejected", "diverged")
+    assert "diverges in 5 of 24 held-out windows" in result.reason
+
+
 @pytest.mark.parametrize(("alpha", "within"), [(0.05, 0.07), (0.01, 0.02)])
-def test_false_acceptance_stays_below_alpha(alpha: float, within: float) -> None:
+def test_false_acceptance_stays_below_alpha(alpha: float, within: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates that are no better, with blocks that differ: accepted by luck at most as often as stated."""
+    monkeypatch.setattr(gapd.check, "LEAST_IMPROVEMENT", 0.0)
     rng = np.random.default_rng(7)
     block = np.repeat(np.arange(8), 4)
     accepted = 0
     for _ in range(700):
         luck = 0.2 * rng.normal(size=(8, 1))[block] + 0.05 * rng.normal(size=(32, 3))
         current = gaps(rng, 32)
-        accepted += check(current, current * np.exp(luck), None, alpha, 0.0, block=block).verdict == "accepted"
+        accepted += check(current, current * np.exp(luck), None, alpha, block=block).verdict == "accepted"
     assert accepted / 700 <= within
     assert accepted > 0  # the test is not vacuous
-
-
-@pytest.mark.parametrize("dof", [1, 2, 3, 4, 5, 8, 15, 30, 101, 299])
-def test_student_tail_is_scipys(dof: int) -> None:
-    for t in (-5.0, -0.7, 0.0, 0.3, 1.0, 2.5, 6.0):
-        assert student_tail(t, dof) == pytest.approx(float(stats.t.sf(t, dof)), rel=1e-9, abs=1e-14)
-
-
-def test_student_tail_of_many_degrees_of_freedom_is_normal() -> None:
-    assert student_tail(2.0, 5000) == pytest.approx(float(stats.norm.sf(2.0)))
 
 
 @pytest.mark.parametrize("every_s", [1.0, 60.0, 3600.0, 20000.0])

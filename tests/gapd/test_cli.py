@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +20,7 @@ from gapd import __version__
 from gapd.robot import Robot
 from gapd.sources.log_files import write_csv
 
+MODELS = Path(__file__).parents[2] / "models"
 TRUTH = np.array([1.5, 2.0, 0.6, 1.8])
 
 
@@ -34,12 +41,12 @@ def test_replay_prints_tables_and_the_decision(gapd: Any, config: Path, log: Pat
     done = gapd("replay", "--config", config, "--picture", picture, log)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["parameter", "before", "fitted", "90", "%", "interval", "unit", "status"]
+    assert lines[0].split() == ["parameter", "before", "fitted", "90", "%", "interval", "unit", "status", "use"]
     for name in ("actuator/servo/kp", "joint/j/damping", "joint/j/frictionloss", "joint/j/armature"):
-        assert any(line.startswith(name) and line.endswith("estimated") for line in lines)
+        assert any(line.startswith(name) and line.split()[-2:] == ["estimated", "sent"] for line in lines)
     assert re.search(r"^windows    \d+ ok.*; \d+ fitted, \d+ held out$", done.stdout, re.MULTILINE)
     assert re.search(r"^decision   OK correct: .* accepted", done.stdout, re.MULTILINE)
-    assert lines[-1] == "remedy     nothing to do"
+    assert lines[-1].startswith("remedy     nothing to do")
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -125,3 +132,116 @@ def test_a_call_that_is_no_command_is_a_usage_error(gapd: Any, arguments: list[s
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def run_python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+GAPD = Path(sys.executable).with_name("gapd")
+
+
+@pytest.mark.parametrize("command", [["version"], ["--help"], ["check", "--config", "{}"]])
+def test_output_that_cannot_be_written_is_one_line(config: Path, command: list[str]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [GAPD, *(c.format(config) for c in command)], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "gapd: standard output: No space left on device; free space, or name another place\n"
+
+
+def test_a_report_that_cannot_be_written_is_one_line(config: Path, log: Path) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        command = [GAPD, "replay", "--config", config, log]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("gapd: standard output: No space left")
+
+
+def test_a_reader_that_goes_away_is_no_fault() -> None:
+    read, wrote = os.pipe()
+    os.close(read)
+    done = subprocess.run([GAPD, "version"], stdout=wrote, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(wrote)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_nothing_slow_is_imported_before_an_interrupt_is_taken() -> None:
+    slow = "('numpy', 'mujoco', 'onnxruntime', 'msgspec', 'gapd.robot')"
+    done = run_python(f"import sys, gapd.cli; print([n for n in {slow} if n in sys.modules])")
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("command", ["['version']", "['check', '--config', 'robot.toml']"])
+def test_an_interrupt_while_importing_is_quiet(tmp_path: Path, command: str) -> None:
+    (tmp_path / "mujoco.py").write_text("raise KeyboardInterrupt")
+    code = f"import sys; sys.argv = ['gapd', *{command}]; from gapd.cli import main; main()"
+    done = run_python(code, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.2, 0.3, 0.5, 0.8])
+def test_an_interrupt_ends_a_command_quietly(config: Path, log: Path, delay_s: float) -> None:
+    """From the moment on at which main runs, in Python and in C code."""
+    code = f"""import sys; sys.argv = ["gapd", "replay", "--config", "{config}", "{log}"]
+import gapd.cli
+gapd.cli.cli = lambda *a, cli=gapd.cli.cli, **k: (print("begun", flush=True), cli(*a, **k))
+gapd.cli.main()"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=20)
+    assert (process.returncode, out, error) == (-signal.SIGINT, "", "")
+
+
+def without_command(folder: Path, target: Path) -> Path:
+    shutil.copytree(folder, target)
+    text = (target / "robot.toml").read_text()
+    (target / "robot.toml").write_text(text.replace('[log.commands]\nservo = "command_j"\n', ""))
+    return target / "robot.toml"
+
+
+def test_an_actuator_without_a_command_column_is_said(gapd: Any, config: Path, log: Path, tmp_path: Path) -> None:
+    changed = without_command(config.parent, tmp_path / "robot")
+    done = gapd("check", "--config", changed)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "actuator    servo: no command column, its command stays 0" in done.stdout.splitlines()
+    done = gapd("replay", "--config", changed, log)
+    assert "gapd: WARN actuator servo: no command column, its command stays 0" in done.stderr.splitlines()
+
+
+def test_check_looks_at_the_columns_of_recordings(gapd: Any, config: Path, log: Path, tmp_path: Path) -> None:
+    done = gapd("check", "--config", config, log)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-2:] == [f"log         {log}: 5 columns found", "ok"]
+    (tmp_path / "other.csv").write_text("timestamp,position_j,velocity_j,effort_j,comand_j\n")
+    done = gapd("check", "--config", config, log, tmp_path / "other.csv")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"gapd: {tmp_path / 'other.csv'}: no column 'command_j'; did you mean 'comand_j'?")
+    assert not done.stdout.endswith("ok\n")
+
+
+def test_check_says_where_a_bundle_is_not_used(gapd: Any) -> None:
+    done = gapd("check", "--config", MODELS / "servo_pendulum" / "robot.toml")
+    assert "; not used: fewer than 8 parameters are fitted with finite differences\n" in done.stdout
+    assert "actuator    " not in done.stdout  # its back-EMF takes no command
+    assert "not used" not in gapd("check", "--config", MODELS / "arm7" / "robot.toml").stdout
+
+
+def test_a_value_set_twice_is_a_usage_error(gapd: Any, config: Path, log: Path) -> None:
+    done = gapd("replay", "--config", config, "--set", "joint/j/damping=0.1", "--set", "joint/j/damping=0.2", log)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "gapd: --set joint/j/damping=0.2: joint/j/damping is set twice; leave one out\n"
+
+
+def test_names_with_control_characters_are_escaped(gapd: Any, config: Path, tmp_path: Path) -> None:
+    done = gapd("replay", "--config", config, tmp_path / "a\n\x1b[2Jb.csv")
+    assert done.returncode == 1
+    assert done.stderr == f"gapd: {tmp_path}/a\\n\\x1b[2Jb.csv: no such file; check the path\n"

@@ -130,33 +130,128 @@ def test_wrong_type_names_the_key(tmp_path: Path, old: str, new: str, words: tup
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("noise = 0.001", "noise = 0", "channel j/position noise = 0.0: must be a positive"),
-        ("noise = 0.001", "noise = nan", "channel j/position noise = nan: must be a positive"),
+        ("noise = 0.001", "noise = 0", "channel j/position noise = 0.0: must be a standard deviation from"),
+        ("noise = 0.001", "noise = nan", "channel j/position noise = nan: must be a standard deviation from"),
+        ("noise = 0.001", "noise = inf", "channel j/position noise = inf: must be"),
+        ("noise = 0.001", "noise = 1e300", "channel j/position noise = 1e+300: must be"),
+        ("noise = 0.001", "noise = 1e-300", "channel j/position noise = 1e-300: must be"),
+        ("noise = 0.001", f"noise = 1{400 * '0'}", "Number out of range - at `channel[0].noise`"),
+        ('"rad"', '"ra\\u001bd"', "channel j/position unit = 'ra\\x1bd': must not contain control characters"),
+        ('"j/position"', '"j/\\nposition"', "channel name = 'j/\\nposition': must not contain control"),
+        ('"j/position"', '""', "channel name = '': must not be empty"),
+        ("noise = 0.001", 'noise = 1\nsensor = "a\\u0000"', "channel j/position sensor = 'a\\x00': must not contain"),
+        ('robot = "r"', 'robot = " "', "robot = ' ': must not be empty"),
+        ('robot = "r"', 'robot = "r\\n"', "robot = 'r\\n': must not contain control"),
+        ('robot = "r"', f'robot = "{201 * "r"}"', f"robot = '{201 * 'r'}': must have at most 200 characters, has 201"),
+        ('"model.xml"', '"model\\u0000.xml"', "model = 'model\\x00.xml': must not contain control"),
+        ('"model.xml"', f'"{300 * "m"}"', f"model = '{300 * 'm'}': must have at most 255 bytes between slashes"),
+        ('"model.xml"', '""', "model = '': must not be empty; name a file"),
+        ('"parameters.toml"', '"p\\u0000"', "parameters = 'p\\x00': must not contain control"),
+        ("[[channel]]", 'bundle = "b\\u0000"\n[[channel]]', "bundle = 'b\\x00': must not contain control"),
         (
             "[[channel]]",
-            "timing = { knot_s = 0 }\n[[channel]]",
-            "timing.knot_s = 0.0: must be a positive time",
+            f'bundle_sha256 = "{64 * "0"}"\n[[channel]]',
+            f"bundle_sha256 = '{64 * '0'}': pins a bundle, but",
         ),
+        (
+            "[[channel]]",
+            'bundle = "b"\nbundle_sha256 = "ab"\n[[channel]]',
+            "bundle_sha256 = 'ab': must be the 64 hexadecimal digits",
+        ),
+        ("[[channel]]", "seed = -1\n[[channel]]", "seed = -1: must be a whole number from 0"),
+        ("[[channel]]", f"seed = 1{30 * '0'}\n[[channel]]", f"seed = 1{30 * '0'}: must be a whole number from 0"),
+        ("[[channel]]", 'folder = "/"\n[[channel]]', "unknown key 'folder'"),
         ("[[channel]]", "timing = { knots = 1 }\n[[channel]]", "timing.knots = 1: a window needs at least 2"),
         (
             "[[channel]]",
-            'log = { channels = { "j/positon" = "x" } }\n[[channel]]',
-            "log.channels = 'j/positon': no such [[channel]]; did you mean 'j/position'?",
+            "timing = { knots = 100000 }\n[[channel]]",
+            "timing.knots = 100000: must be a number from 2 to",
         ),
-        (
-            "[[channel]]",
-            'context = [{ name = "volts", nominal = 1 }]\nlog = { context = { volt = "x" } }\n[[channel]]',
-            "log context = 'volt': no such [[context]]; did you mean 'volts'?",
-        ),
-        (
-            "[[channel]]",
-            'log = { per_file = [{ pattern = "*", context = { volt = 1 } }] }\n[[channel]]',
-            "log context = 'volt': no such [[context]]",
-        ),
+        *[
+            (
+                "[[channel]]",
+                f"timing = {{ {key} = {value} }}\n[[channel]]",
+                f"timing.{key} = {float(value)}: must be a {what}",
+            )
+            for key, what, values in (
+                ("knot_s", "time in seconds from", ("0", "-1", "nan", "inf", "1e300")),
+                ("command_offset_s", "delay in seconds from -1 to 1", ("nan", "-inf", "1.5")),
+            )
+            for value in values
+        ],
     ],
 )
 def test_contradictions_name_key_and_value(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert refusal(tmp_path, MINIMAL.replace(old, new)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("nominal = 1, min = 2, max = 0", "context volts min = 2.0: is above max = 0.0; swap them"),
+        ("nominal = 1, min = 2, max = 3", "context volts nominal = 1.0: is outside 2.0 .. 3.0"),
+        ("nominal = 4, max = 3", "context volts min = 4.0: is above max = 3.0"),
+        ("nominal = nan", "context volts min = nan: must be a number from"),
+        ("nominal = 1, max = inf", "context volts max = inf: must be a number from"),
+        ('nominal = 1, unit = "V\\n"', "context volts unit = 'V\\n': must not contain control"),
+    ],
+)
+def test_a_context_that_cannot_be(tmp_path: Path, values: str, message: str) -> None:
+    context = f'context = [{{ name = "volts", {values} }}]\n[[channel]]'
+    assert refusal(tmp_path, MINIMAL.replace("[[channel]]", context)).startswith(message)
+
+
+@pytest.mark.parametrize("table", ["channels", "commands", "context"])
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ('{ column = "c", factor = 0 }', "{place} factor = 0.0: must be a factor"),
+        ('{ column = "c", factor = nan }', "{place} factor = nan: must be a factor"),
+        ('{ column = "c", factor = -inf }', "{place} factor = -inf: must be a factor"),
+        ('{ column = "c", offset = nan }', "{place} offset = nan: must be a number"),
+        ('""', "{place} column = '': must not be empty"),
+        ('"c\\u001b[2J"', "{place} column = 'c\\x1b[2J': must not contain control"),
+    ],
+)
+def test_a_column_that_cannot_be(tmp_path: Path, table: str, column: str, message: str) -> None:
+    text = f"{MINIMAL}[log.{table}]\nx = {column}\n"
+    assert refusal(tmp_path, text).startswith(message.format(place=f"log.{table} x"))
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ('channels = { a = "c", b = { column = "c" } }', "log.channels = 'c': is the column of two channels"),
+        (
+            'timestamp = "c"\nchannels = { a = "c" }',
+            "log.channels = 'c': is the column of two channels, or of the timest",
+        ),
+        ('timestamp = ""', "log.timestamp = '': must not be empty"),
+        ('per_file = [{ pattern = "", context = {} }]', "log.per_file pattern = '': must not be empty"),
+        ('per_file = [{ pattern = "*", context = { v = nan } }]', "log.per_file context v = nan: must be a number"),
+    ],
+)
+def test_a_log_that_cannot_be(tmp_path: Path, log: str, message: str) -> None:
+    assert refusal(tmp_path, f"{MINIMAL}[log]\n{log}\n").startswith(message)
+
+
+def test_two_commands_may_share_a_column(tmp_path: Path) -> None:
+    assert load(tmp_path, MINIMAL + '[log.commands]\na = "c"\nb = "c"\n').log.commands == {"a": "c", "b": "c"}
+
+
+@pytest.mark.parametrize("text", ["a = " + 5000 * "[", "a = 1" + 5000 * "0", 2**22 * "#" + "##"])
+def test_beyond_reason(tmp_path: Path, text: str) -> None:
+    assert "TOML" in refusal(tmp_path, text) or "more than 4194304 bytes" in refusal(tmp_path, text)
+
+
+def test_endless_file() -> None:
+    with pytest.raises(ConfigError, match="more than 4194304 bytes"):
+        load_config(Path("/dev/zero"))
+
+
+def test_name_that_no_file_can_have() -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read \(File name too long\)"):
+        load_config(Path(300 * "x") / "robot.toml")
 
 
 def test_without_channels(tmp_path: Path) -> None:
@@ -185,6 +280,39 @@ def test_conf_d_goes_over_the_file_in_name_order(tmp_path: Path) -> None:
     config = load(tmp_path, MINIMAL + "[timing]\nknot_s = 0.02\n")
     assert (config.seed, config.bundle) == (20, "b")
     assert config.timing == Timing(0.02, 7, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[timing]\nknots = "7"\n', "Expected `int`, got `str` - at `timing.knots`"),
+        ("[timing]\nnots = 7\n", "unknown key 'nots' in [timing]; did you mean 'knots'?"),
+        ("seed =\n", "not valid TOML"),
+        (
+            '[[channel]]\nname = "k/position"\nunit = "rad"\nnoise = 1\n',
+            "channel is a list and would replace all of it",
+        ),
+        ("[log]\nper_file = []\n", "log.per_file is a list and would replace all of it; move it to robot.toml"),
+    ],
+)
+def test_a_fault_in_conf_d_names_the_file_it_is_in(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / "10.toml").write_text("seed = 10\n")
+    (tmp_path / "conf.d" / "20.toml").write_text(text)
+    (tmp_path / "conf.d" / "30.toml").write_text("seed = 30\n")
+    (tmp_path / "robot.toml").write_text(MINIMAL)
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "robot.toml")
+    assert str(caught.value).startswith(f"{tmp_path / 'conf.d' / '20.toml'}: {message}")
+
+
+def test_conf_d_may_give_what_the_file_lacks(tmp_path: Path) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d" / "10.toml").write_text("seed = 10\n")
+    (tmp_path / "conf.d" / "20.toml").write_text('robot = "q"\n')
+    assert load(tmp_path, MINIMAL.replace('robot = "r"', "")).robot == "q"
+    (tmp_path / "conf.d" / "20.toml").unlink()
+    assert "missing required field `robot`" in refusal(tmp_path, MINIMAL.replace('robot = "r"', ""))
 
 
 def test_errors_of_users_exit_with_2(tmp_path: Path) -> None:

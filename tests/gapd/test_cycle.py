@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gapd import cycle
 from gapd.check import blocks_of
-from gapd.cycle import BLOCK_S, MIN_WINDOWS, Report, prepare, run
+from gapd.cycle import BLOCK_S, Report, Standing, prepare, run
 from gapd.errors import InputError
 from gapd.identify import identify
 from gapd.replay import Replay
@@ -60,7 +60,7 @@ def test_a_robot_that_is_as_it_should_be_is_left_alone(tiny: Robot, recorded: An
 
 
 def test_present_values_are_what_the_correction_starts_from(tiny: Robot, frames: Frames, truth: Array) -> None:
-    report = run(tiny, prepare(tiny, [frames]), before=truth)
+    report = run(tiny, prepare(tiny, [frames]), Standing(tiny.parameters.to_scaled(truth)))
     assert report.decision.action == "hold"
     np.testing.assert_allclose([e.before for e in report.estimates], truth, rtol=1e-12)
 
@@ -151,9 +151,20 @@ def test_hidden_structure_escalates_and_names_the_joint(tiny: Robot, truth: Arra
     report = run(tiny, prepare(tiny, [frames]))
     assert (report.decision.action, report.decision.level) == ("escalate", "ERROR")
     assert "j: friction grows with load" in report.decision.reason
-    assert "recalibration of j" in report.decision.remedy
+    assert "randomise the friction of j" in report.decision.remedy
     survivors = {e.name for e in report.estimates if e.effective}
     assert {e.name for e in report.decision.corrections} <= survivors
+
+
+def test_a_channel_that_no_fit_follows_is_the_recordings_fault(tiny: Robot, frames: Frames) -> None:
+    """A sign the wrong way round: some spring or friction always makes up for a little of it."""
+    measured = frames.measured.copy()
+    measured[:, 0] *= -1
+    report = run(tiny, prepare(tiny, [replace(frames, measured=measured)]))
+    assert (report.decision.action, report.decision.level) == ("reject", "ERROR")
+    assert "does not follow the robot: j/position (misses it by" in report.decision.reason
+    assert "sign" in report.decision.remedy
+    assert report.decision.corrections == ()
 
 
 def test_two_runs_on_the_same_recording_are_the_same_to_the_bit(tiny: Robot, frames: Frames, report: Report) -> None:
@@ -176,14 +187,19 @@ def test_windows_of_several_recordings_are_numbered_and_judged(tiny: Robot, fram
 
 
 def test_too_few_windows_say_how_many_and_why(tiny: Robot, frames: Frames) -> None:
-    with pytest.raises(InputError, match=rf"11 usable windows of 11, a fit needs {MIN_WINDOWS}: record more motion$"):
-        prepare(tiny, [frames.between(0.0, 11.2 * 0.2)])
-    assert len(prepare(tiny, [frames.between(0.0, 12.2 * 0.2)]).windows) == 12
+    short = r"^60 usable windows of 60, 12.0 s: too few to hold 4.8 s out .*; record about 4 s more of motion$"
+    with pytest.raises(InputError, match=short):
+        prepare(tiny, [frames.between(0.0, 60.2 * 0.2)])
+    enough = prepare(tiny, [frames.between(0.0, 80.2 * 0.2)])
+    assert len(enough.windows) == 80
+    assert len(np.unique(enough.block[enough.held_at])) >= 4
     measured = frames.measured.copy()
     measured[:, 0] = np.nan
-    with pytest.raises(InputError, match=r"0 usable windows of 100, .*; the first refused window at 0.000 s missing"):
+    with pytest.raises(
+        InputError, match=r"0 usable windows of 100, .* about 16 s more .*; the first refused window at 0.000 s missing"
+    ):
         prepare(tiny, [replace(frames, measured=measured)])
-    with pytest.raises(InputError, match=r"0 usable windows of 0, a fit needs"):
+    with pytest.raises(InputError, match=r"0 usable windows of 0, 0.0 s: too few"):
         prepare(tiny, [])
 
 

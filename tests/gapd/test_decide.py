@@ -16,7 +16,7 @@ DAMPING = ParameterEstimate("joint/joint4/damping", "N·m·s/rad", 3.0, 3.05, 0.
 MASS = ParameterEstimate("body/payload/mass", "kg", 1.0, 1.9, 0.9, 0.0, 0.64, 0.5, "unidentifiable")
 ACCEPTED = Check(
     "accepted", "", "89 % of the squared gap is gone", "", 3.1, 1.02, 3.1, 1.02, True,
-    np.array([3.1]), np.array([1.02]), 12, 1e-5,
+    np.array([3.1]), np.array([1.02]), 12, 1e-5, ("joint4/position",),
 )  # fmt: skip
 REJECTED = replace(
     ACCEPTED, verdict="rejected", cause="not_significant", reason="better with p = 0.2, 0.01 is required",
@@ -88,7 +88,8 @@ def test_structural_finding_escalates_and_sends_what_survives() -> None:
     assert decision.corrections == (survivor,)
     assert decision.reason.startswith(LOAD.sentence + "; joint/joint4/frictionloss 1.00 -> 2.05 ± 0.03 N·m (effective)")
     assert "damping" not in decision.reason
-    assert decision.remedy == "ask the host for a recalibration of joint2 with this term"
+    assert decision.remedy == LOAD.remedy
+    assert "friction of joint2" in decision.remedy
 
 
 @pytest.mark.parametrize("check", [None, REJECTED])
@@ -109,12 +110,15 @@ def test_parameter_at_its_bound_escalates() -> None:
     decision = decide([bound, DAMPING], ACCEPTED)
     assert (decision.action, decision.level, decision.corrections) == ("escalate", "ERROR", ())
     assert decision.reason == "joint/joint4/frictionloss 1.00 -> 2.05 ± 0.03 N·m is at its bound"
-    assert "wider bounds" in decision.remedy
+    assert "widen the bounds" in decision.remedy
 
 
 def test_parameter_that_was_at_its_bound_before_is_no_news() -> None:
     resting = replace(FRICTION, status="at_bound", after=1.0, z_after=0.0)
     assert decide([resting], None).action == "hold"
+    assert decide([resting], ACCEPTED).action == "hold"
+    left = replace(ACCEPTED, channel_after=np.array([4.8]))
+    assert decide([resting, DAMPING], left).action == "escalate", "unless much is unexplained"
 
 
 def test_correction_that_leaves_a_large_gap_warns() -> None:
@@ -137,12 +141,33 @@ def test_data_outside_the_training_range_escalate(check: Check | None) -> None:
     assert decision.reason == "outside the training range: supply_voltage 11.1 V, trained 6 .. 8.4 V"
 
 
-def test_bundle_mismatch_comes_first() -> None:
+def test_a_replay_that_does_not_follow_comes_first() -> None:
+    fresh = replace(ACCEPTED, commissioned=False)
     broken = replace(FRICTION, z_after=np.nan)
-    decision = decide([broken], ACCEPTED, [LOAD], outside_range=["x"], bundle_mismatch="bundle is for arm6")
+    decision = decide([broken], fresh, [LOAD], outside_range=["x"], unfollowed=["j/position (misses it by 190 %)"])
+    assert (decision.action, decision.level) == ("reject", "ERROR")
     assert decision.sentence == (
-        "bundle and robot do not match: bundle is for arm6; install the bundle made for this robot"
+        "the best fit does not follow the robot: j/position (misses it by 190 %); check column, sign, unit and time "
+        "stamps of these channels, and of the commands"
     )
+    proven = decide([FRICTION], ACCEPTED, [LOAD], unfollowed=["j/position (misses it by 190 %)"])
+    assert (proven.action, proven.remedy) == ("escalate", LOAD.remedy), "its columns and signs were right before"
+
+
+@pytest.mark.parametrize("cause", ["not_better", "not_significant"])
+def test_hold_where_the_simulator_matches_already(cause: Cause) -> None:
+    matched = replace(REJECTED, cause=cause, commissioned=False, channel_before=np.array([1.04]))
+    decision = decide([FRICTION], matched)
+    assert (decision.action, decision.level, decision.corrections) == ("hold", "OK", ())
+    assert "no channel is above 1.04" in decision.reason
+    assert decide([FRICTION], replace(matched, channel_before=np.array([1.4]))).action == "reject"
+
+
+def test_reject_names_the_groups_that_could_not_move() -> None:
+    remedy = decide([FRICTION], REJECTED, ambiguous=[["joint/a/damping", "actuator/a/kv"]]).remedy
+    assert "joint/a/damping and actuator/a/kv: freeze all but one" in remedy
+    few = replace(REJECTED, cause="too_few")
+    assert decide([FRICTION], few, ambiguous=[["joint/a/damping", "actuator/a/kv"]]).remedy == few.remedy
 
 
 @pytest.mark.parametrize("cause", ["above_floor", "not_better", "not_significant"])
@@ -215,11 +240,11 @@ def test_movable_are_identified_ones_and_beside_a_model_error_only_survivors() -
 
 def test_every_decision_has_reason_and_remedy() -> None:
     cases: list[Decision] = [
-        decide([FRICTION], check, findings, outside_range=outside, bundle_mismatch=mismatch)
+        decide([FRICTION], check, findings, outside_range=outside, unfollowed=unfollowed)
         for check in (None, ACCEPTED, REJECTED)
         for findings in ([], [LOAD])
         for outside in ([], ["x"])
-        for mismatch in ("", "y")
+        for unfollowed in ([], ["y"])
     ]
     for decision in cases:
         assert decision.reason

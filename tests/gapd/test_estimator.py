@@ -27,7 +27,6 @@ from gapd.gauss_newton import residuals
 from gapd.jacobian import FiniteDifference, Linearisation, Point
 from gapd.replay import Replay, Rollouts
 from gapd.robot import Robot
-from gapd.uncertainty import Uncertainty, assess
 from gapd.windows import Windows
 
 Array = NDArray[np.float64]
@@ -36,26 +35,12 @@ DEFAULTS = Settings()
 
 
 def problem_of(robot: Robot, windows: Windows, threads: int = 1, **changes: Any) -> Problem:
-    space = robot.parameters
-    plain = Problem(
-        FiniteDifference(Replay(robot, threads)),
-        windows,
-        space.z_nominal,
-        0.5 * (space.z_max - space.z_min),
-        np.ones(len(robot.layout.noise)),
-    )
-    return replace(plain, trace=[], **changes)
+    return replace(Problem.of(Replay(robot, threads), windows, robot.parameters.z_nominal), **changes)
 
 
 def fitted(problem: Problem, z: Array | None = None) -> Fit:
     state = start(problem, problem.prior_mean if z is None else z)
     return finish(problem, descend(problem, state, problem.exact, DEFAULTS, secant=False), None, DEFAULTS)
-
-
-def uncertainty(problem: Problem, fit: Fit) -> Uncertainty:
-    space = problem.exact.replay.robot.parameters
-    normal = fit.normal
-    return assess(normal.information, normal.score, problem.prior_sd, fit.state.z, space.z_min, space.z_max)
 
 
 def hidden(robot: Robot, seed: int, spread: float) -> Array:
@@ -82,7 +67,7 @@ def test_finite_differences_find_what_is_hidden(tiny: Robot, windows_of: Any, se
     truth = hidden(tiny, seed, 1.0)
     problem = problem_of(tiny, windows_of(tiny, tiny.parameters.to_physical(truth), 40, seed=10 + seed))
     fit = fitted(problem)
-    told = uncertainty(problem, fit)
+    told = problem.assess(fit)
     assert np.abs(fit.state.z - problem.prior_mean).min() > 0.5
     assert np.abs((fit.state.z - truth) / told.sd).max() < 4
     assert (told.sd < 0.1).all()
@@ -94,7 +79,7 @@ def test_the_servo_with_one_channel_and_its_context(servo: Robot, windows_of: An
     truth = hidden(servo, 3, 0.8)
     problem = problem_of(servo, windows_of(servo, space.to_physical(truth), 20, seed=3))
     fit = fitted(problem)
-    told = uncertainty(problem, fit)
+    told = problem.assess(fit)
     assert np.abs((fit.state.z - truth) / told.sd).max() < 4
     known = [space.names.index(n) for n in ("actuator/servo/torque_constant", "joint/j/armature", "joint/j/offset")]
     assert (told.sd[known] < 0.05).all()
@@ -121,7 +106,7 @@ def test_a_finish_from_afar_ends_where_fresh_derivatives_leave_nothing_to_do(
     information, score = problem.totals(fit.state, normal)
     step = np.linalg.solve(information, score)
     assert np.sqrt(step @ information @ step / len(step)) < 0.5
-    assert np.abs((fit.state.z - truth) / uncertainty(problem, fit).sd).max() < 4
+    assert np.abs((fit.state.z - truth) / problem.assess(fit).sd).max() < 4
 
 
 def test_every_point_of_the_trace_replays_better_than_the_one_before(tiny: Robot, windows: Windows) -> None:
@@ -144,7 +129,7 @@ def test_held_parameters_do_not_move_at_all_and_the_others_settle_beside_them(
     fit = fitted(problem)
     np.testing.assert_array_equal(fit.state.z[held], truth[held])
     assert all((entry.z[held] == truth[held]).all() for entry in problem.trace)
-    assert np.abs((fit.state.z - truth)[~held] / uncertainty(problem, fit).sd[~held]).max() < 4
+    assert np.abs((fit.state.z - truth)[~held] / problem.assess(fit).sd[~held]).max() < 4
     assert (np.abs(fit.state.z - known)[~held] > 0.3).all()
 
 
@@ -161,7 +146,7 @@ def test_a_truth_beyond_the_bounds_ends_on_them(
     fit = fitted(problem)
     assert fit.state.z[place] == pytest.approx(np.log(limit), abs=1e-9)
     assert all(entry.z[place] <= np.log(limit) + 1e-12 for entry in problem.trace)
-    assert uncertainty(problem, fit).status[place] == "at_bound"
+    assert problem.assess(fit).status[place] == "at_bound"
 
 
 def test_without_measurements_the_prior_stays(tiny: Robot, windows: Windows) -> None:
@@ -178,7 +163,7 @@ def test_a_channel_that_is_absent_costs_nothing_and_warns_of_nothing(
     measured[:, :, 1] = np.nan
     problem = problem_of(tiny, replace(windows, measured=measured))
     fit = fitted(problem)
-    assert np.abs((fit.state.z - truth) / uncertainty(problem, fit).sd).max() < 4
+    assert np.abs((fit.state.z - truth) / problem.assess(fit).sd).max() < 4
 
 
 def test_the_prior_pulls_as_its_standard_deviation_says(tiny: Robot, windows: Windows) -> None:
@@ -193,7 +178,7 @@ def test_the_prior_pulls_as_its_standard_deviation_says(tiny: Robot, windows: Wi
 
 
 def settled_by(problem: Problem, state: State) -> tuple[State, float]:
-    done = settle(problem, state, problem.exact)
+    done = settle(problem, state)
     return done, float(np.sqrt(np.mean(residuals(done.gap, problem.weight) ** 2)))
 
 
@@ -324,9 +309,9 @@ def test_a_biased_source_does_not_define_the_answer(tiny: Robot, windows: Window
     state = descend(problem, start(problem, problem.prior_mean), source, settings)
     fit = finish(problem, state, source, settings)
     wanted = fitted(problem)
-    sd = uncertainty(problem, wanted).sd
+    sd = problem.assess(wanted).sd
     assert np.abs((fit.state.z - wanted.state.z) / sd).max() < 0.3
-    np.testing.assert_allclose(uncertainty(problem, fit).sd, sd, rtol=0.1)
+    np.testing.assert_allclose(problem.assess(fit).sd, sd, rtol=0.1)
 
 
 def test_exact_derivatives_along_the_weak_directions_replace_the_learned_ones(tiny: Robot, windows: Windows) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gapd.gates import Gate, Run, count, judge, usable_starts
+from gapd.gates import Run, count, judge, usable_starts
 from gapd.robot import Robot, open_robot
 from gapd.stuck import friction_bound, stuck_stretches
+from gapd.verdicts import Gate
 from gapd.windows import Frames, cut
 
 Array = NDArray[np.float64]
@@ -150,7 +151,7 @@ def test_healthy_motion_is_ok(healthy: Frames, robot: Robot) -> None:
 
 def test_count_names_every_verdict() -> None:
     counts = count([Gate("ok", 0.0), Gate("stuck", 1.0), Gate("ok", 2.0)])
-    others = ("not_finite", "missing", "out_of_order", "not_excited", "disabled")
+    others = ("not_finite", "spike", "missing", "out_of_order", "not_excited", "disabled")
     assert counts == {"ok": 2, "stuck": 1, **dict.fromkeys(others, 0)}
 
 
@@ -167,6 +168,42 @@ def test_sentence_names_channel_number_and_remedy(healthy: Frames, robot: Robot)
 def test_not_finite_channel(healthy: Frames, robot: Robot, channel: int, bad: float) -> None:
     got = verdicts(with_measured(healthy, slice(310, 311), channel, bad), robot)
     assert got == ["ok"] * 2 + ["not_finite"] + ["ok"] * 7
+
+
+@pytest.mark.parametrize(
+    ("channel", "bad", "limits"),
+    [
+        (0, 15.0, "-14 .. 14"),  # three ranges beyond the limits of the joint
+        (0, 1e11, "-14 .. 14"),
+        (1, 1e3, "-5"),
+        (2, -1e11, "-"),
+        (3, 1e6, "-"),
+    ],
+)
+def test_a_spike_costs_its_window_and_is_named(
+    healthy: Frames, robot: Robot, channel: int, bad: float, limits: str
+) -> None:
+    broken = with_measured(healthy, slice(310, 311), channel, bad)
+    assert verdicts(broken, robot) == ["ok"] * 2 + ["spike"] + ["ok"] * 7
+    gate = first_bad(broken, robot)
+    assert (gate.channel, gate.value) == (robot.layout.channels[channel], bad)
+    assert gate.reason.startswith(f"{bad:.6g} at 0.620 s is outside {limits}")
+
+
+def test_a_spike_in_a_command_or_in_context(healthy: Frames, robot: Robot) -> None:
+    command, context = healthy.command.copy(), healthy.context.copy()
+    command[310, 1] = 1e11
+    context[1000, 0] = 60.0
+    broken = replace(healthy, command=command, context=context)
+    assert [i for i, v in enumerate(verdicts(broken, robot)) if v == "spike"] == [2, 6]
+    assert first_bad(broken, robot).channel == "command b"
+
+
+def test_a_short_move_after_a_long_rest_is_no_spike(robot: Robot) -> None:
+    """Only the last 0.4 % of the recording move, in steps of the command."""
+    command = np.zeros((60_000, 2))
+    command[-240:] = (1.5, -1.5)
+    assert "spike" not in verdicts(record(robot, command), robot)
 
 
 def test_not_finite_command_and_context(healthy: Frames, robot: Robot) -> None:

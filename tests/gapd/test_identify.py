@@ -15,7 +15,6 @@ from gapd.identify import Identification, identify
 from gapd.jacobian import FiniteDifference, Linearisation, Point
 from gapd.replay import Replay
 from gapd.robot import Robot
-from gapd.uncertainty import quantile
 from gapd.windows import Windows
 
 Array = NDArray[np.float64]
@@ -126,7 +125,7 @@ def test_a_gap_model_of_many_parameters_leads_but_does_not_decide(arm: Robot, wi
     assert found.learned
     assert rough.calls > 1
     t = np.abs(found.z - z) / found.uncertainty.sd
-    assert np.mean(t < quantile(0.9, found.uncertainty.dof)) > 0.7
+    assert np.mean(t < found.uncertainty.half_width(0.9) / found.uncertainty.sd) > 0.7
     assert t.max() < 6
 
 
@@ -175,5 +174,5 @@ def test_intervals_of_the_whole_fit_cover(tiny: Robot, level: Robot, windows_of:
             z = space.z_nominal + np.random.default_rng(seed).uniform(-0.7, 0.7, len(space))
             windows: Windows = windows_of(robot, space.to_physical(z), 40, seed)
             found = identify(Replay(robot), windows, space.z_nominal, test_structure=False)
-            held.append(np.abs(found.z - z) <= quantile(0.9, found.uncertainty.dof) * found.uncertainty.sd)
+            held.append(np.abs(found.z - z) <= found.uncertainty.half_width(0.9))
     assert 0.85 <= np.mean(held) <= 0.98

@@ -11,7 +11,8 @@ from gapd.learned import BATCH, Learned
 from gapd.replay import Replay, Rollouts
 from gapd.robot import Robot, open_robot
 from gapd.windows import Windows, cut, window_starts
-from gaptrain.simulate import load_training, record
+from gaptrain.settings import load_training
+from gaptrain.simulate import record
 
 MODELS = Path(__file__).parents[2] / "models"
 

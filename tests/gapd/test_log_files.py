@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import numpy as np
@@ -11,8 +15,8 @@ import pytest
 from gapd.config import Column, LogMapping, PerFile
 from gapd.errors import InputError
 from gapd.robot import Robot, assemble, open_robot
-from gapd.sources import log_files
-from gapd.sources.log_files import frames, read_csv, write_csv
+from gapd.sources import csv_table
+from gapd.sources.log_files import frames, read_csv, require_mapped, write_csv
 from gapd.windows import Frames
 
 HEADER = "timestamp,position_j,velocity_j,command_j,torque_enable,input_volts"
@@ -206,20 +210,13 @@ def test_binary_file(tmp_path: Path, servo: Robot) -> None:
     assert "not UTF-8 text" in refusal(servo, path)
 
 
-def test_unknown_actuator_in_the_mapping(tmp_path: Path, servo: Robot) -> None:
-    log = LogMapping(channels={"j/position": "position_j"}, commands={"sevro": "command_j"})
-    path = write(tmp_path, f"{HEADER}\n0,0,0,0,1,7\n")
-    with pytest.raises(InputError, match=r"log\.commands 'sevro'.*did you mean 'servo'\?"):
-        read_csv(path, with_log(servo, log))
-
-
 def test_robot_without_a_mapping(tmp_path: Path, servo: Robot) -> None:
     line = refusal(with_log(servo, LogMapping()), write(tmp_path, f"{HEADER}\n0,0,0,0,1,7\n"))
     assert "[log.channels]" in line
 
 
 def test_line_numbers_beyond_a_chunk(tmp_path: Path, servo: Robot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_files, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(csv_table, "CHUNK_ROWS", 3)
     good = "".join(f"{i},{i},0,0,1,7\n" for i in range(10))
     got = read_csv(write(tmp_path, f"{HEADER}\n{good}"), servo)
     np.testing.assert_array_equal(got.measured[:, 0], np.arange(10))
@@ -287,3 +284,91 @@ def test_write_refuses_what_the_mapping_would_lose(
     with pytest.raises(InputError, match=rf"'{name}' would be lost; .*\[log\.{table}\]"):
         write_csv(bare, tmp_path / "lossy.csv", robot)
     assert not (tmp_path / "lossy.csv").exists()
+
+
+def moving(rows: int, seed: int = 5) -> str:
+    values = np.random.default_rng(seed).normal(size=(rows, 3)).round(3).tolist()
+    return "".join(f"{i / 100},{a},{b},{c},1,7\n" for i, (a, b, c) in enumerate(values))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (moving(40), moving(40)),
+        (moving(40), moving(60)),
+        (moving(60), moving(40)),
+        (moving(60), "".join(moving(60).splitlines(keepends=True)[15:])),
+        (moving(40), moving(40).replace("\n0.", "\n7.")),  # stamped anew
+        (moving(40), moving(40).replace(",1,7\n", ",1,7.5\n")),  # other context
+    ],
+)
+@pytest.mark.parametrize("between", [(), ("different",)])
+def test_a_recording_that_holds_another_is_refused(
+    tmp_path: Path, servo: Robot, one: str, other: str, between: tuple[str, ...]
+) -> None:
+    """Its copy would confirm, as held-out data, whatever was fitted to it."""
+    first, second = (write(tmp_path, f"{HEADER}\n{t}", f"{n}.csv") for n, t in (("one", one), ("other", other)))
+    others = [write(tmp_path, f"{HEADER}\n{moving(50, seed=6)}", f"{name}.csv") for name in between]
+    with pytest.raises(InputError, match=rf"^{first} and {second}: hold the same frames; give each recording once$"):
+        list(frames([first, *others, second], servo))
+
+
+@pytest.mark.parametrize("seed", [6, 7])
+def test_recordings_that_begin_alike_are_no_copies(tmp_path: Path, servo: Robot, seed: int) -> None:
+    rest = "".join(f"{i / 100},0,0,0,1,7\n" for i in range(50))
+    texts = (rest, rest, rest + moving(40), rest + moving(40, seed))
+    paths = [write(tmp_path, f"{HEADER}\n{text}", f"{i}.csv") for i, text in enumerate(texts)]
+    assert len(list(frames(paths, servo))) == 4
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (gzip.compress(HEADER.encode()), "compressed; gunzip it first"),
+        (b"PK\x03\x04xl", "a zip archive or a spreadsheet; unpack it, or export it as CSV"),
+        (f"{HEADER}\n".encode("utf-16"), "UTF-16 text, not UTF-8 text"),
+        (f"{HEADER}\n".encode("utf-16-le"), "contains NUL bytes, so it is UTF-16 or no text at all"),
+        (f"{HEADER}\n".encode("utf-16-be"), "contains NUL bytes, so it is UTF-16 or no text at all"),
+        (b"0,0,0,0,1,7\n1,0,0,0,1,7\n", "the first line looks like numbers: no header?"),
+        (b"x" * 1_100_000, "line 1 has more than 1000000 characters"),
+        (f"{HEADER}\n".encode() + b"1," * 600_000, "line 2 has more than 1000000 characters"),
+        (f"{HEADER}\n0,{'9' * 200}x,0,0,1,7\n".encode(), f"column 'position_j': '{'9' * 60}...' is no number"),
+        (f'{HEADER}\n0,"{"9" * 200_000}\n'.encode(), "line 2: field larger than field limit"),
+        (",".join(f"c{i}" for i in range(900)).encode(), "c59, ... (900 columns)"),
+    ],
+)
+def test_what_is_no_table_of_numbers(tmp_path: Path, servo: Robot, raw: bytes, message: str) -> None:
+    (tmp_path / "run.csv").write_bytes(raw)
+    assert message in refusal(servo, tmp_path / "run.csv")
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_a_device_has_an_end(servo: Robot, device: str) -> None:
+    assert "contains NUL bytes" in refusal(servo, Path(device)) or device == "/dev/null"
+
+
+def test_a_pipe_that_nobody_closes_has_an_end(servo: Robot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_table, "MAX_ROWS", 1000)
+    os.mkfifo(tmp_path / "run.csv")
+    writer = Thread(target=pour, args=(tmp_path / "run.csv",))
+    writer.start()
+    assert "has more than 1000 lines" in refusal(servo, tmp_path / "run.csv")
+    writer.join()
+
+
+def pour(path: Path) -> None:
+    with suppress(BrokenPipeError), path.open("w", encoding="utf-8") as file:
+        file.write(f"{HEADER}\n")
+        while True:
+            file.write("0,0,0,0,1,7\n")
+
+
+def test_blank_lines_before_the_header(tmp_path: Path, servo: Robot) -> None:
+    got = read_csv(write(tmp_path, f"\n \n,,\n{HEADER}\n\n0,1,2,3,1,7\n"), servo)
+    np.testing.assert_array_equal(got.measured, [[1, 2]])
+
+
+def test_only_the_header_is_looked_at(tmp_path: Path, servo: Robot) -> None:
+    assert require_mapped(write(tmp_path, f"{HEADER}\nx,y,z\n"), servo) == 6
+    with pytest.raises(InputError, match="no column 'velocity_j'"):
+        require_mapped(write(tmp_path, HEADER.replace("velocity_j", "v")), servo)

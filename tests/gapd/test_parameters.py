@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gapd.binding import Binding
 from gapd.errors import ConfigError
-from gapd.parameters import Binding, Parameter, ParameterSet, Target
+from gapd.model_fields import tunable, values
+from gapd.parameters import Parameter, ParameterSet, Target
 
 Array = NDArray[np.float64]
 
@@ -192,8 +194,18 @@ def test_frozen_parameters_claim_their_cells_too() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (Target("dof_dampng", "a"), "field 'dof_dampng' is no array of MjModel; did you mean 'dof_damping'?"),
-        (Target("opt.gravty"), "field 'opt.gravty' is no array of MjModel"),
+        (
+            Target("dof_dampng", "a"),
+            "parameter p: field 'dof_dampng' is no field of MjModel; did you mean 'dof_damping'?",
+        ),
+        (Target("body", "arm"), "parameter p: field 'body' is no field of MjModel; did you mean 'body_pos'?"),
+        (Target("xyz", "arm"), "parameter p: field 'xyz' is no field of MjModel; name one such as dof_damping"),
+        (
+            Target("opt.gravty"),
+            "parameter p: field 'opt.gravty' is no option that a robot may have otherwise; opt.gravity",
+        ),
+        (Target("opt.timestep"), "parameter p: field 'opt.timestep' is no option that a robot may have otherwise"),
+        (Target("opt.solver"), "parameter p: field 'opt.solver' is no option"),
         (Target("dof_damping", "c"), "parameter p: joint 'c' is not in the model; known: a, b"),
         (Target("body_mass", "han"), "parameter p: body 'han' is not in the model; did you mean 'hand'?"),
         (Target("actuator_gear", "x"), "parameter p: actuator 'x' is not in the model; known: a, b"),
@@ -203,7 +215,8 @@ def test_frozen_parameters_claim_their_cells_too() -> None:
         (Target("dof_damping", "a", 1), "parameter p: index 1 of dof_damping is outside 0 .. 0"),
         (Target("qpos0", "b", -1), "parameter p: index -1 of qpos0 is outside 0 .. 0"),
         (Target("opt.gravity", index=-1), "parameter p: index -1 of opt.gravity is outside 0 .. 2"),
-        (Target("key_qpos", "a"), "parameter p: field 'key_qpos' has no named element"),
+        (Target("key_qpos", "a"), "parameter p: field 'key_qpos' holds no physical numbers; did you mean"),
+        (Target("dof_damping", "a\x00b"), "parameter 'p': element = 'a\\x00b' must not contain control characters"),
         (
             Target("dof_damping", "a", factor=("volt",)),
             "parameter p: factor 'volt' is no [[context]] of robot.toml; did you mean 'volts'?",
@@ -213,6 +226,81 @@ def test_frozen_parameters_claim_their_cells_too() -> None:
 def test_unknown_names_get_a_clear_message(target: Target, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         bound(model_with(), parameter(target), context=("volts",))
+    assert str(caught.value).startswith(message)
+
+
+ADDRESSES = (
+    "jnt_type", "jnt_limited", "jnt_dofadr", "jnt_qposadr", "jnt_bodyid", "dof_jntid", "dof_bodyid", "dof_Madr",
+    "body_parentid", "body_rootid", "body_simple", "body_sameframe", "actuator_trnid", "actuator_trntype",
+    "actuator_gaintype", "actuator_ctrllimited", "sensor_adr", "sensor_type", "geom_type", "geom_group", "jnt_user",
+    "geom_rgba", "name_jntadr",
+)  # fmt: skip
+DERIVED = (
+    "dof_invweight0", "dof_M0", "dof_length", "body_invweight0", "body_subtreemass", "body_margin",
+    "tendon_invweight0", "tendon_length0", "actuator_acc0", "actuator_length0", "actuator_lengthrange", "geom_rbound",
+    "geom_aabb",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        *((field, "holds no physical numbers; ") for field in ADDRESSES),
+        *((field, "is derived by MuJoCo from other fields; write those") for field in DERIVED),
+    ],
+)
+def test_what_is_no_input_of_the_model_is_no_target(field: str, why: str) -> None:
+    """Replays crash on another address, and mj_setConst overwrites what it derives."""
+    with pytest.raises(ConfigError) as caught:
+        bound(model_with(), parameter(Target(field, "a")))
+    assert str(caught.value).startswith(f"parameter p: field '{field}' {why}")
+
+
+def test_what_may_be_tuned_is_no_result_of_set_const() -> None:
+    model, changed = model_with(), model_with()
+    changed.body_mass *= 2
+    changed.dof_armature += 0.1
+    changed.actuator_gear[:] *= 2
+    mujoco.mj_setConst(changed, mujoco.MjData(changed))
+    moved = {f for f in tunable(model) if not np.array_equal(values(model, f), values(changed, f))}
+    assert moved == {"body_mass", "dof_armature", "actuator_gear"}
+
+
+@pytest.mark.parametrize("option", ["density", "viscosity"])
+def test_an_option_that_is_one_number_is_written_too(option: str) -> None:
+    model = model_with()
+    binding = bound(model, parameter(Target(f"opt.{option}")))
+    binding.write(model, np.array([1.2]), np.empty(0))
+    assert getattr(model.opt, option) == 1.2
+    with pytest.raises(ConfigError, match=rf"index 1 of opt\.{option} is outside 0 \.\. 0"):
+        bound(model, parameter(Target(f"opt.{option}", index=1)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": ""}, "parameter '': name = '' must not be empty"),
+        ({"name": "a\nb"}, r"parameter 'a\nb': name = 'a\nb' must not contain control characters"),
+        ({"unit": "\x1b[2J"}, r"parameter 'p': unit = '\x1b[2J' must not contain control characters"),
+        ({"max": np.inf}, "parameter 'p': max = inf must be a number from -1e+12 to 1e+12"),
+        ({"max": 1e308}, "parameter 'p': max = 1e+308 must be a number from"),
+        ({"min": -np.inf, "scale": "linear"}, "parameter 'p': min = -inf must be a number from"),
+        ({"min": np.nan}, "parameter 'p': min = nan must be a number from"),
+        ({"nominal": np.nan}, "parameter 'p': nominal = nan must be a number from"),
+        ({"min": 1e-300}, "parameter 'p': min = 1e-300 is too small for scale log"),
+        ({"min": 1.0, "max": 1.0 + 1e-12}, "parameter p: min 1.0 .. max 1.000000000001 leaves no room"),
+        *(
+            (
+                {"targets": (Target("dof_damping", "a", 0, (factor,)),)},
+                f"parameter 'p': factor = {factor} must be a factor",
+            )
+            for factor in (0.0, np.nan, -np.inf, 1e300, 1e-300)
+        ),
+    ],
+)
+def test_numbers_and_names_that_would_break_a_fit_or_a_report(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ParameterSet([msgspec.structs.replace(parameter(Target("dof_damping", "a")), **changes)])
     assert str(caught.value).startswith(message)
 
 
@@ -254,6 +342,19 @@ def space() -> ParameterSet:
 def test_scaled_coordinates_are_as_documented(space: ParameterSet) -> None:
     got = space.to_scaled(np.array([2.0, 3.0, 7.0]))
     np.testing.assert_allclose(got, [np.log(2.0), 3.0 / 2.0, np.arcsinh(7.0 / 2.0)])
+
+
+def test_fingerprint_tells_sets_apart_by_what_scales_them(space: ParameterSet) -> None:
+    def changed(**changes: object) -> str:
+        first = msgspec.structs.replace(space.free[0], **changes)
+        return ParameterSet([first, *space.free[1:]]).fingerprint
+
+    assert len(space.fingerprint) == 64
+    frozen = msgspec.structs.replace(space.free[0], name="frozen", frozen=True)
+    same = {changed(), changed(nominal=1.5), ParameterSet([frozen, *space.free]).fingerprint}
+    assert same == {space.fingerprint}
+    others = [changed(name="x"), changed(unit="m"), changed(scale="linear"), changed(min=0.2), changed(max=9.0)]
+    assert len({space.fingerprint, ParameterSet(space.free[::-1]).fingerprint, *others}) == 7
 
 
 def test_scaled_round_trip(space: ParameterSet) -> None:

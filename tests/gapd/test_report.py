@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gapd.cycle import Report, prepare, run
-from gapd.errors import ConfigError
-from gapd.picture import draw, require_drawable
 from gapd.report import intervals, plain, table, text
 from gapd.robot import Robot
 from gapd.structure import Finding
 
 Array = NDArray[np.float64]
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +64,7 @@ def test_plain_values_survive_json_and_agree_with_the_report(report: Report, tin
     for p, estimate in zip(values["parameters"], report.estimates, strict=True):
         assert p["low"] < p["after"] < p["high"]
         assert (p["before"], p["after"], p["sd"]) == (estimate.before, estimate.after, estimate.sd)
-        assert (p["unit"], p["status"], p["effective"]) == (estimate.unit, "estimated", False)
+        assert (p["unit"], p["status"], p["effective"], p["sent"]) == (estimate.unit, "estimated", False, True)
     assert values["corrections"] == {p["name"]: p["after"] for p in values["parameters"]}
     assert values["gap"]["before"] > 5
     assert values["gap"]["after"] < 1.2
@@ -98,7 +94,7 @@ def test_text_shows_parameters_gaps_windows_and_the_decision(report: Report, tin
     for line, estimate, (low, high) in zip(lines[start + 2 :], report.estimates, intervals(report, tiny), strict=False):
         assert line.split() == [
             estimate.name, f"{estimate.before:.4g}", f"{estimate.after:.4g}", f"{low:.4g}", "..", f"{high:.4g}",
-            estimate.unit, estimate.status,
+            estimate.unit, estimate.status, "sent",
         ]  # fmt: skip
     assert not any(line.startswith("j/effort") for line in lines), "an absent channel has no row"
     assert any(line.split()[0] == "j/velocity" for line in lines if line)
@@ -117,8 +113,21 @@ def test_text_shows_the_truth_where_it_is_known(report: Report, tiny: Robot, tru
 
 def test_a_value_that_holds_only_beside_a_model_error_says_so(report: Report, tiny: Robot) -> None:
     estimates = (replace(report.estimates[0], effective=True), *report.estimates[1:])
-    assert "estimated (effective)" in text(replace(report, estimates=estimates), tiny)
-    assert plain(replace(report, estimates=estimates), tiny)["parameters"][0]["effective"] is True
+    finding = Finding("spring", "j", 9.0, 0.3, 0.05, 0.005, "N·m/rad")
+    found = replace(report.identification, findings=(finding,))
+    decision = replace(report.decision, corrections=estimates[:1])
+    other = replace(report, estimates=estimates, identification=found, decision=decision)
+    rows = [line.split() for line in text(other, tiny).splitlines()[2:6]]
+    assert rows[0][-2:] == ["estimated", "effective"]
+    assert all(row[-4:] == ["bent", "by", "structure,", "kept"] for row in rows[1:])
+    assert plain(other, tiny)["parameters"][0]["effective"] is True
+    assert [p["sent"] for p in plain(other, tiny)["parameters"]] == [True, False, False, False]
+
+
+def test_a_gap_that_is_not_finite_is_null_for_programs(report: Report, tiny: Robot) -> None:
+    diverged = replace(report, check=replace(report.check, gap_after=float("nan"), p_value=float("nan")))
+    values = json.loads(json.dumps(plain(diverged, tiny), allow_nan=False))
+    assert (values["gap"]["after"], values["check"]["p_value"]) == (None, None)
 
 
 def test_table_is_as_wide_as_its_content() -> None:
@@ -128,22 +137,3 @@ def test_table_is_as_wide_as_its_content() -> None:
         "a             1",
         "longer  12345.6",
     ]
-
-
-@pytest.mark.parametrize(("ending", "starts"), [("png", PNG), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_picture_has_the_format_of_its_ending(
-    report: Report, tiny: Robot, tmp_path: Path, ending: str, starts: bytes
-) -> None:
-    path = tmp_path / f"gap.{ending}"
-    require_drawable(path)
-    draw(report, tiny, path)
-    raw = path.read_bytes()
-    assert raw.startswith(starts)
-    assert len(raw) > 5000
-    require_drawable(path)  # it may be replaced
-
-
-def test_picture_without_matplotlib_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapd.picture.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"pip install 'gapd\[host\]', or leave --picture out"):
-        require_drawable(tmp_path / "gap.png")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 from gapd.uncertainty import (
     BOUND_SHARE,
@@ -17,19 +16,11 @@ from gapd.uncertainty import (
     Uncertainty,
     assess,
     inflation,
-    quantile,
 )
 
 Array = NDArray[np.float64]
 WINDOWS, ROWS, P = 24, 30, 3
 WIDE = np.full(P, 1e3)
-
-
-@pytest.mark.parametrize("probability", [0.5, 0.9, 0.95, 0.99])
-def test_quantile_is_students(probability: float) -> None:
-    dof = np.array([10, 12, 15, 20, 40, 100, 1e3, 1e6])
-    wanted = stats.t.ppf(0.5 + probability / 2, dof)
-    np.testing.assert_allclose(quantile(probability, dof), wanted, rtol=5e-3)
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ def coverage(linear: Linear, residual: list[Array]) -> tuple[float, Array, float
     held, naive, factors = [], [], []
     for r in residual:
         found, told = linear.solve(r, WIDE)
-        held.append(np.abs(found) <= quantile(0.9, told.dof) * told.sd)
+        held.append(np.abs(found) <= told.half_width(0.9))
         naive.append(np.abs(found) <= 1.645 * told.bound_sd)
         factors.append(told.sd**2 / told.bound_sd**2)
     return float(np.mean(held)), np.mean(factors, axis=0), float(np.mean(naive))
@@ -227,3 +218,30 @@ def test_units_of_the_prior_decide_what_is_unknown() -> None:
     information = np.full((WINDOWS, 1, 1), 25.0 / WINDOWS)  # known to 0.2
     assert groups_of(information, np.array([2.0])).groups == ()
     assert groups_of(information, np.array([0.1])).groups == ((0,),)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_independent_pairs_are_two_groups_whatever_rounding_does(seed: int) -> None:
+    """Their directions are equally unknown, so that any mixture of the two is as good an eigenvector."""
+    rng = np.random.default_rng(seed)
+    effects = rng.normal(size=(WINDOWS, ROWS, 3))
+    jacobian = effects[..., [0, 0, 1, 1, 2]][rng.permutation(WINDOWS)]
+    information = jacobian.transpose(0, 2, 1) @ jacobian
+    told = assess(information, np.zeros((WINDOWS, 5)), np.ones(5), np.zeros(5), np.full(5, -9.0), np.full(5, 9.0))
+    assert told.groups == ((0, 1), (2, 3))
+    assert told.status == ("unidentifiable",) * 4 + ("estimated",)
+    assert told.ambiguous == told.groups
+    assert told.unknown.tolist() == [True] * 4 + [False]
+
+
+def test_a_direction_shared_by_many_is_one_group() -> None:
+    """A sum of fourteen: each has so small a part that its own interval is a quarter of its prior."""
+    n = 14
+    rng = np.random.default_rng(1)
+    jacobian = 10 * rng.normal(size=(WINDOWS, ROWS, n))
+    jacobian -= jacobian.mean(axis=2, keepdims=True)  # nothing sees the sum
+    information = jacobian.transpose(0, 2, 1) @ jacobian
+    told = assess(information, np.zeros((WINDOWS, n)), np.ones(n), np.zeros(n), np.full(n, -9.0), np.full(n, 9.0))
+    assert told.groups == (tuple(range(n)),)
+    assert told.sd.max() < 0.3
+    assert told.unknown.all()

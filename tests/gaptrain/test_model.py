@@ -1,5 +1,6 @@
 """The gap model: causal, gated by edges, trained by a loss whose derivative is right."""
 
+import io
 from pathlib import Path
 
 import msgspec
@@ -10,10 +11,10 @@ import torch
 from gapd.errors import ConfigError
 from gapd.robot import Robot, open_robot
 from gaptrain import model
-from gaptrain.dataset import Samples
 from gaptrain.diagnostics import measure
 from gaptrain.model import GapModel, Shape, sample_edges
-from gaptrain.simulate import Training, load_training
+from gaptrain.settings import Training, load_training
+from gaptrain.shards import Samples
 from gaptrain.training import Data, Learning, Trainer, prior_spread
 
 SERVO = Path(__file__).parents[2] / "models" / "servo_pendulum"
@@ -80,6 +81,14 @@ def test_an_edge_that_is_off_has_no_effect_at_all(robot: Robot) -> None:
     torch.testing.assert_close(gap, jacobian.sum(-1))
 
 
+def test_learning_the_spread_does_not_bend_the_effects(robot: Robot) -> None:
+    network = GapModel(Shape.of(robot, 16))
+    knots = robot.layout.knots + 1
+    _, _, log_spread = network.effects(torch.randn(2, knots, 6), torch.ones(2, knots, 3), torch.zeros(2, 6))
+    log_spread.sum().backward()  # type: ignore[no-untyped-call]
+    assert {n.split(".")[0] for n, p in network.named_parameters() if p.grad is not None} == {"spread"}
+
+
 def test_sampled_edges_are_hard_and_have_a_gradient() -> None:
     logit = torch.tensor([-6.0, 0.0, 6.0], requires_grad=True)
     generator = torch.Generator().manual_seed(0)
@@ -120,7 +129,8 @@ def test_training_learns_effects_and_drops_the_edge_without_one(robot: Robot, tr
     trainer = Trainer(robot, data, training, spread(robot), Learning())
     losses = [trainer.run_epoch() for _ in range(training.epochs)]
     assert losses[-1] < 0.2 * losses[0]
-    quality = measure(trainer.model, held_out, robot.parameters.names, spread(robot), 0.3)
+    with torch.no_grad():
+        quality = measure(trainer.model.eval(), held_out, robot.parameters.names, spread(robot), 0.3)
     damping = robot.parameters.names.index("joint/j/damping")
     off = trainer.model.edges()[:, damping]
     assert (off == 0).all()
@@ -130,27 +140,34 @@ def test_training_learns_effects_and_drops_the_edge_without_one(robot: Robot, tr
     assert 0.5 < quality.spread_coverage < 1.0
 
 
-def test_the_same_seed_trains_the_same_network(robot: Robot, training: Training) -> None:
-    runs = []
-    for _ in range(2):
-        trainer = Trainer(robot, Data(iter([samples(robot, 64, 0)])), training, spread(robot), Learning())
+def briefly(robot: Robot, training: Training, **changed: int) -> Trainer:
+    """Four epochs of two steps; from the third step on edges are sampled and descended on."""
+    brief = msgspec.structs.replace(training, epochs=4, **changed)
+    return Trainer(robot, Data(iter([samples(robot, 64, 0)])), brief, spread(robot), Learning())
+
+
+def weights(trainer: Trainer, epochs: int) -> torch.Tensor:
+    """What further epochs make of the network, and of what its edges are judged by."""
+    for _ in range(epochs):
         trainer.run_epoch()
-        runs.append(torch.cat([p.flatten() for p in trainer.model.parameters()]))
-    torch.testing.assert_close(runs[0], runs[1], rtol=0, atol=0)
+    assert trainer.worth.any()
+    return torch.cat([p.detach().flatten() for p in (*trainer.model.parameters(), trainer.worth)])
+
+
+def test_the_same_seed_trains_the_same_network_and_another_seed_another(robot: Robot, training: Training) -> None:
+    one, same, other = (weights(briefly(robot, training, seed=seed), 2) for seed in (1, 1, 2))
+    torch.testing.assert_close(one, same, rtol=0, atol=0)
+    assert not torch.equal(one, other)
 
 
 def test_a_resumed_training_ends_like_an_uninterrupted_one(robot: Robot, training: Training) -> None:
-    def trainer() -> Trainer:
-        return Trainer(robot, Data(iter([samples(robot, 64, 0)])), training, spread(robot), Learning())
-
-    whole, first, second = trainer(), trainer(), trainer()
-    for _ in range(2):
-        whole.run_epoch()
-    first.run_epoch()
-    second.restore(first.state())
-    second.run_epoch()
-    for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    whole = weights(briefly(robot, training), 4)
+    first, second, file = briefly(robot, training), briefly(robot, training), io.BytesIO()
+    weights(first, 2)
+    torch.save(first.state(), file)
+    file.seek(0)
+    second.restore(torch.load(file, weights_only=True))
+    torch.testing.assert_close(weights(second, 2), whole, rtol=0, atol=0)
 
 
 def test_too_many_parameters_are_refused_with_a_remedy(robot: Robot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -14,7 +15,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 class _Commands(click.Group):
-    """Turns a GapdError into one line on stderr and its exit code."""
+    """Turns an error of input or files into one line on stderr and its exit code."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -22,6 +23,9 @@ class _Commands(click.Group):
         except GapdError as error:
             click.echo(f"gaptrain: {error}", err=True)
             sys.exit(error.exit_code)
+        except OSError as error:  # a full disk, a folder that cannot be written
+            click.echo(f"gaptrain: {error.filename or 'file'}: {error.strerror}; mend it and run again", err=True)
+            sys.exit(GapdError.exit_code)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,10 +36,10 @@ def main() -> None:
 
 @main.command("fit")
 @click.argument("modeldir", type=_FOLDER)
-@click.option("--windows", type=click.IntRange(1), help="Training windows; train.toml says how many by default.")
-@click.option("--epochs", type=click.IntRange(1), help="Passes over the data.")
+@click.option("--windows", type=int, help="Training windows; train.toml says how many by default.")
+@click.option("--epochs", type=int, help="Passes over the data.")
 @click.option("--seed", type=int, help="Seed of data and training.")
-@click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
 def fit_command(modeldir: Path, windows: int | None, epochs: int | None, seed: int | None, threads: int) -> None:
     """Make training data, train the gap model, write MODELDIR/bundle and pin it in robot.toml.
 
@@ -43,17 +47,75 @@ def fit_command(modeldir: Path, windows: int | None, epochs: int | None, seed: i
     """
     from gaptrain.fit import fit  # torch takes seconds to import
 
-    fit(modeldir, windows, epochs, seed, threads, say=click.echo)
+    fit(modeldir, windows, epochs, seed, threads)
 
 
 @main.command("export")
 @click.argument("modeldir", type=_FOLDER)
 def export_command(modeldir: Path) -> None:
-    """Write MODELDIR/bundle from the last checkpoint and pin it in robot.toml."""
+    """Write MODELDIR/bundle from the checkpoint trained last and pin it in robot.toml."""
     from gaptrain.fit import export_last
 
-    export_last(modeldir, say=click.echo)
+    export_last(modeldir)
 
 
-if __name__ == "__main__":
-    main()
+_STATE = click.option(
+    "--state", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the host's state."
+)
+
+
+@main.command("host")
+@_STATE
+@click.option("--bind", default="tcp://127.0.0.1:5590", show_default=True, help="Address for the robots.")
+@click.option("--recalibrate", type=click.Choice(["off", "auto"]), default="off", show_default=True)
+def host_command(state: Path, bind: str, recalibrate: str) -> None:
+    """Take corrections and escalations of enrolled robots, until SIGTERM or Ctrl-C.
+
+    Draws the host's keys at the first start: STATE/host.pub is for the robots. With --recalibrate auto each escalation
+    is answered by a refit on its evidence.
+    """
+    from gaptrain.host.program import serve
+
+    serve(state, bind, auto=recalibrate == "auto")
+
+
+@main.command("enrol")
+@_STATE
+@click.argument("name", required=False)
+@click.option("--config", type=click.Path(path_type=Path), help="robot.toml of the robot.")
+@click.option("--key", type=click.Path(path_type=Path), help="The robot's public key, NAME.pub.")
+@click.option("--revoke", is_flag=True, help="Refuse the robot's key from now on.")
+@click.option("--list", "show", is_flag=True, help="List the robots.")
+def enrol_command(
+    state: Path, name: str | None, config: Path | None, key: Path | None, revoke: bool, show: bool
+) -> None:
+    """Enrol robot NAME with its key and parameters; again to change them. A running host notices within seconds."""
+    from gaptrain.host import enrolment
+
+    if show:
+        click.echo(enrolment.listing(state))
+    elif name is None:
+        raise click.UsageError("name the robot, or give --list")
+    elif revoke:
+        enrolment.revoke(state, name)
+        click.echo(f"{name}: revoked")
+    elif config is None or key is None:
+        raise click.UsageError("give --config robot.toml and --key NAME.pub")
+    else:
+        robot = enrolment.enrol(state, name, config, key)
+        click.echo(f"{name}: enrolled, type {robot.robot_type}, key {robot.public_key}")
+
+
+@main.command("recalibrate")
+@_STATE
+@click.argument("robot")
+@click.option("--engine", type=click.Choice(["gapd", "sysid"]), default="gapd", show_default=True)
+@click.option("--job", type=int, help="Number of a job; the newest with complete evidence by default.")
+@click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
+def recalibrate_command(
+    state: Path, robot: str, engine: Literal["gapd", "sysid"], job: int | None, threads: int
+) -> None:
+    """Refit ROBOT on the evidence of its escalation; what held-out windows accept is offered to it."""
+    from gaptrain.host.recalibrate import recalibrate
+
+    click.echo(recalibrate(state, robot, engine, job, threads).sentence)

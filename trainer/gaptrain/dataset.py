@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gapd.config import Context
-from gapd.jacobian import FiniteDifference, Point
-from gapd.replay import Replay
+from gapd.errors import ConfigError, InputError
+from gapd.jacobian import FiniteDifference, Linearisation, Point
+from gapd.replay import Replay, Rollouts
 from gapd.robot import Robot
 from gapd.windows import Frames, Windows, cut
-from gaptrain.simulate import WARM_UP_S, Training, references, simulate
+from gaptrain.fingerprint import robot_facts, short_hash
+from gaptrain.settings import Training
+from gaptrain.shards import Samples, damage, write_shard
+from gaptrain.simulate import WARM_UP_S, references, simulate
 
 Array = NDArray[np.float64]
-Single = NDArray[np.float32]
 Split = Literal["train", "held_out"]
 
-# Raise when the code draws other data from the same inputs: old shards are then left alone, not mixed in.
+# Part of the hash that names the folder of shards. The hash covers configuration and model, no code: raise this when
+# a change here, in gaptrain.simulate or in gapd's replay, windows or derivatives gives other samples for the same
+# inputs. Otherwise old and new shards are trained on together; with it, old ones are left alone.
 DATA_VERSION = 1
 SHARD_WINDOWS = 512
+# Share of a shard's windows that may be lost because a simulation diverged. More than that, and the model would learn
+# from the calm part of the bounds only.
+MAX_DROPPED_SHARE = 0.2
 WINDOWS_PER_MOTION = 4
 # Half the replays use parameters near those of the robot, where fits end; spread as a share of the bounds.
 NEAR_SHARE, NEAR_LOW, NEAR_HIGH = 0.5, 0.01, 0.3
@@ -39,32 +42,10 @@ SWITCH_SHARE, OFF_SHARE, SWITCH_STEPS = 0.10, 0.04, 3
 LOG_RATIO = 5.0
 
 
-@dataclass(frozen=True)
-class Samples:
-    """n replayed windows with derivatives in units of channel noise, at the K knots after the initial one."""
-
-    features: Single  # (n, K+1, F)
-    context: Single  # (n, K+1, X)
-    z: Single  # (n, P)
-    jacobian: Single  # (n, K, C, P)
-    x0_jacobian: Single  # (n, K, C, 2 nv)
-    dropped: int  # windows left out because a replay failed
-
-    def __len__(self) -> int:
-        """Return n."""
-        return len(self.z)
-
-
 def data_folder(robot: Robot, training: Training) -> Path:
     """Folder of the shards, named after a hash of everything that defines them."""
-    config = robot.config
-    defined_by = (
-        DATA_VERSION, mujoco.__version__, config.channel, config.timing, config.context, training.excitation,
-        training.seed, robot.parameters.free, robot.parameters.frozen, SHARD_WINDOWS, WINDOWS_PER_MOTION,
-        config.path(config.model).read_bytes(),
-    )  # fmt: skip
-    name = hashlib.sha256(msgspec.json.encode(defined_by)).hexdigest()[:12]
-    return Path(config.folder) / ".data" / name
+    drawn = (DATA_VERSION, SHARD_WINDOWS, WINDOWS_PER_MOTION, training.excitation, training.seed)
+    return Path(robot.config.folder) / ".data" / short_hash(*drawn, *robot_facts(robot))
 
 
 def shard_paths(folder: Path, split: Split, windows: int) -> list[Path]:
@@ -72,8 +53,8 @@ def shard_paths(folder: Path, split: Split, windows: int) -> list[Path]:
     return [folder / f"{split}-{i:04d}.npz" for i in range(-(-windows // SHARD_WINDOWS))]
 
 
-def generate(robot: Robot, training: Training, threads: int = 2, quiet: bool = False) -> Path:
-    """Write the shards that are missing; return their folder."""
+def generate(robot: Robot, training: Training, threads: int = 2) -> Path:
+    """Write the shards that are missing or damaged; return their folder."""
     folder = data_folder(robot, training)
     folder.mkdir(parents=True, exist_ok=True)
     wanted: list[tuple[Split, int, Path]] = []
@@ -82,18 +63,17 @@ def generate(robot: Robot, training: Training, threads: int = 2, quiet: bool = F
     for split, count in wants.items():
         wanted += [(split, i, p) for i, p in enumerate(shard_paths(folder, split, count))]
     replay = Replay(robot, threads)
-    with _progress(quiet) as progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
         task = progress.add_task(f"data, seed {training.seed}", total=len(wanted) * SHARD_WINDOWS)
         for split, index, path in wanted:
-            if not path.exists():
+            wrong = damage(path, robot, SHARD_WINDOWS) if path.exists() else "missing"
+            if wrong:
+                if path.exists():
+                    progress.console.print(f"{path}: damaged ({wrong}); made again", markup=False, soft_wrap=True)
                 write_shard(path, make_shard(replay, training, split, index, threads))
             progress.advance(task, SHARD_WINDOWS)
     return folder
-
-
-def _progress(quiet: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, disable=quiet)
 
 
 def make_shard(replay: Replay, training: Training, split: Split, index: int, threads: int = 2) -> Samples:
@@ -101,31 +81,66 @@ def make_shard(replay: Replay, training: Training, split: Split, index: int, thr
     robot = replay.robot
     rng = np.random.default_rng([training.seed, ("train", "held_out").index(split), index])
     windows, z_robot = draw_windows(robot, training, rng, SHARD_WINDOWS, threads)
+    _refuse_many_dropped(SHARD_WINDOWS - len(windows), "recordings")
     z = draw_replay_parameters(robot, rng, z_robot)
     rollouts = replay.run(windows, robot.parameters.to_physical(z))
     point = Point(windows, z, windows.qpos0, windows.qvel0, rollouts)
-    derivatives = FiniteDifference(replay).linearise(point)
+    derivatives = _linearise(FiniteDifference(replay), point)
     jacobian, x0_jacobian = derivatives.jacobian, derivatives.x0_jacobian
     good = ~rollouts.failed & np.isfinite(jacobian).all((1, 2, 3)) & np.isfinite(x0_jacobian).all((1, 2, 3))
+    dropped = SHARD_WINDOWS - int(good.sum())
+    _refuse_many_dropped(dropped, "replays")
     parts = (rollouts.features, windows.context[:, :: robot.layout.substeps], z, jacobian, x0_jacobian)
     features, context, z, jacobian, x0_jacobian = (part[good] for part in parts)
     single = np.float32
     return Samples(
         features.astype(single), context.astype(single), z.astype(single),
-        jacobian.astype(single), x0_jacobian.astype(single), dropped=int((~good).sum()),
+        jacobian.astype(single), x0_jacobian.astype(single), dropped=dropped,
     )  # fmt: skip
+
+
+def _refuse_many_dropped(dropped: int, kind: str) -> None:
+    if dropped > MAX_DROPPED_SHARE * SHARD_WINDOWS:
+        raise ConfigError(
+            f"{dropped} of {SHARD_WINDOWS} simulated {kind} diverge, allowed {MAX_DROPPED_SHARE:.0%}: narrow the "
+            "bounds in parameters.toml, lower amplitude or high_hz in train.toml, or use a smaller timestep"
+        )
+
+
+def _linearise(source: FiniteDifference, point: Point) -> Linearisation:
+    """Derivatives by halves where a window at the edge of stability has none; NaN for such a window."""
+    try:
+        return source.linearise(point)
+    except InputError:
+        count = len(point.windows)
+        if count == 1:
+            knots, channels = point.rollouts.predicted[0, 1:].shape
+            columns = (point.z.shape[1], 2 * point.qpos0.shape[1])
+            return Linearisation(*(np.full((1, knots, channels, c), np.nan) for c in columns))
+    halves = (_linearise(source, _take(point, rows)) for rows in (slice(0, count // 2), slice(count // 2, count)))
+    one, two = halves
+    jacobian = np.concatenate([one.jacobian, two.jacobian])
+    return Linearisation(jacobian, np.concatenate([one.x0_jacobian, two.x0_jacobian]))
+
+
+def _take(point: Point, rows: slice) -> Point:
+    rollouts = Rollouts(*(getattr(point.rollouts, f.name)[rows] for f in fields(Rollouts)))
+    return Point(point.windows.take(rows), point.z[rows], point.qpos0[rows], point.qvel0[rows], rollouts)
 
 
 def draw_windows(
     robot: Robot, training: Training, rng: np.random.Generator, count: int, threads: int = 2
 ) -> tuple[Windows, Array]:
-    """Windows (count) as a robot with random parameters would record them, and those parameters z (count, P)."""
+    """Windows as a robot with random parameters would record them, and those parameters z (windows, P).
+
+    There are `count` windows less those of motions that diverged; ConfigError if all did.
+    """
     layout, space = robot.layout, robot.parameters
     motions = -(-count // WINDOWS_PER_MOTION)
     physical = space.draw(rng, motions)
     context = draw_context(robot, rng, motions)
     warm_up = round(WARM_UP_S / layout.step_s)
-    # One window more than is cut: local velocity fits reach beyond the last start.
+    # The windows lie back to back; the step after them is the last one's final knot.
     steps = warm_up + WINDOWS_PER_MOTION * layout.steps + 1
     reference = references(training.excitation, rng, motions, steps, layout.step_s)
     motion = simulate(robot, training.excitation, physical, reference, context, threads=threads)
@@ -133,6 +148,8 @@ def draw_windows(
     time = (np.arange(steps) * layout.step_s).astype(float)
     starts = time[warm_up] + np.arange(WINDOWS_PER_MOTION) * layout.knots * layout.knot_s
     kept = np.flatnonzero(~motion.failed)
+    if not len(kept):
+        _refuse_many_dropped(SHARD_WINDOWS, "recordings")
     parts = []
     for i in kept.tolist():
         frames = Frames(time, noisy[i], motion.command[i], np.repeat(context[i : i + 1], steps, axis=0))
@@ -186,35 +203,3 @@ def _switch(robot: Robot, rng: np.random.Generator, context: Array) -> None:
         off = np.where(rng.random((n, 1)) < 0.5, later, ~later)  # off from `at` on, or up to it
         off = (off | (kind >= SWITCH_SHARE)) & (kind < SWITCH_SHARE + OFF_SHARE)
         context[:, :, column] = 1.0 - off
-
-
-def write_shard(path: Path, samples: Samples) -> None:
-    """Write a shard whole or not at all. Derivatives are kept in half precision, scaled per column."""
-    arrays: dict[str, NDArray[np.generic]] = {
-        "features": samples.features, "context": samples.context, "z": samples.z,
-        "dropped": np.array(samples.dropped),
-    }  # fmt: skip
-    for name in ("jacobian", "x0_jacobian"):
-        value: Single = getattr(samples, name)
-        scale = np.maximum(np.abs(value).max((0, 1)), np.float32(1e-30))
-        arrays[name], arrays[name + "_scale"] = (value / scale).astype(np.float16), scale
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-def read_shard(path: Path) -> Samples:
-    """Read what `write_shard` wrote."""
-    with np.load(path, allow_pickle=False) as file:
-        jacobian, x0_jacobian = (
-            file[name].astype(np.float32) * file[name + "_scale"] for name in ("jacobian", "x0_jacobian")
-        )
-        return Samples(file["features"], file["context"], file["z"], jacobian, x0_jacobian, int(file["dropped"]))
-
-
-def read_shards(paths: Sequence[Path]) -> Iterator[Samples]:
-    """Read shards one after the other: only one is held in full precision."""
-    return (read_shard(path) for path in paths)

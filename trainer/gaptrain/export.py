@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import msgspec
 import mujoco
 import numpy as np
 import onnx
-import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapd.errors import InputError
+from gapd.bundle import session
+from gapd.bundle_match import model_mismatch
+from gapd.errors import ConfigError, InputError
 from gapd.manifest import (
     ENGINE,
     GOLDEN,
@@ -35,9 +37,11 @@ from gapd.manifest import (
     Range,
     channel_facts,
     parameter_facts,
+    range_names,
     timing_facts,
 )  # fmt: skip
 from gapd.robot import Robot
+from gaptrain.install import bundle_folder, pin, replace_folder, require_writable
 from gaptrain.model import GapModel
 
 Single = NDArray[np.float32]
@@ -69,34 +73,54 @@ class Exported:
     sha256: str
 
 
-def export(robot: Robot, model: GapModel, facts: Facts, examples: tuple[Tensor, Tensor, Tensor]) -> Exported:
-    """Write the bundle folder that robot.toml names, and pin it there. `examples`: held-out window, context, theta."""
-    model.eval()
-    folder = robot.config.path(robot.config.bundle or "bundle")
-    folder.mkdir(exist_ok=True)
-    delta = torch.from_numpy(np.random.default_rng(0).normal(size=examples[2].shape)).float() * 0.1
-    inputs = (*examples, delta)
-    network = to_onnx(model, inputs, facts, robot)
-    if len(network) > MAX_ONNX_BYTES:
-        raise InputError(f"{NETWORK}: {len(network)} bytes, at most {MAX_ONNX_BYTES}; lower `hidden` in train.toml")
+class Network:
+    """The exported file, for the bundle folder it is made for, run with the session options of the robot."""
+
+    def __init__(self, folder: Path, raw: bytes) -> None:
+        self.folder, self.raw = folder, raw
+        self.session = session(folder, raw)
+
+    def __call__(self, window: Tensor, context: Tensor, theta: Tensor, delta: Tensor) -> tuple[Tensor, ...]:
+        """Outputs as `GapModel.forward` gives them."""
+        inputs = dict(zip(INPUTS, (v.numpy() for v in (window, context, theta, delta)), strict=True))
+        return tuple(torch.from_numpy(v) for v in self.session.run(list(OUTPUTS), inputs))
+
+
+def export(robot: Robot, model: GapModel, network: Network, facts: Facts, inputs: Sequence[Tensor]) -> Exported:
+    """Write the bundle folder that robot.toml names, and pin it there. `inputs`: held-out examples of all four."""
+    if len(network.raw) > MAX_ONNX_BYTES:
+        raise InputError(f"{NETWORK}: {len(network.raw)} bytes, at most {MAX_ONNX_BYTES}; lower `hidden` in train.toml")
+    require_writable(robot)
     parity = compare(network, model, inputs)
     if not parity <= PARITY_TOLERANCE:
         raise InputError(f"{NETWORK}: differs from torch by {parity:.2g}, allowed {PARITY_TOLERANCE}; report it")
-    files = {NETWORK: network, MODEL: robot.config.path(robot.config.model).read_bytes()}
-    for name, raw in files.items():
-        (folder / name).write_bytes(raw)
-    write_golden(folder / GOLDEN, network, inputs)
-    files[GOLDEN] = (folder / GOLDEN).read_bytes()
+    files = {NETWORK: network.raw, MODEL: bundled_model(robot), GOLDEN: golden(network, inputs)}
     manifest = describe(robot, model, facts, {n: hashlib.sha256(raw).hexdigest() for n, raw in sorted(files.items())})
-    raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
-    (folder / MANIFEST).write_bytes(raw)
-    sha256 = hashlib.sha256(raw).hexdigest()
+    files[MANIFEST] = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+    replace_folder(network.folder, files)
+    sha256 = hashlib.sha256(files[MANIFEST]).hexdigest()
     pin(Path(robot.config.folder) / "robot.toml", sha256)
-    return Exported(folder, len(network), parity, sha256)
+    return Exported(network.folder, len(network.raw), parity, sha256)
 
 
-def to_onnx(model: GapModel, inputs: tuple[Tensor, ...], facts: Facts, robot: Robot) -> bytes:
-    """Serialised ONNX with a dynamic batch axis and one metadata key per fact."""
+def bundled_model(robot: Robot) -> bytes:
+    """The robot's MJCF as one file that stands alone; ConfigError if it needs files besides it."""
+    path = robot.config.path(robot.config.model)
+    raw = path.read_bytes()
+    fault = model_mismatch(raw, robot)
+    if fault:  # it includes others
+        spec = mujoco.MjSpec.from_file(str(path))
+        spec.compile()
+        raw = spec.to_xml().encode()
+        fault = model_mismatch(raw, robot)
+    if fault:
+        raise ConfigError(f"model {path}: does not stand alone ({fault.found}); put it into one file without meshes")
+    return raw
+
+
+def to_onnx(robot: Robot, model: GapModel, provenance: Provenance, inputs: tuple[Tensor, ...]) -> Network:
+    """ONNX with a dynamic batch axis and one metadata key per fact."""
+    model.eval()
     batch = torch.export.Dim("batch", min=1, max=4096)
     for noisy in ("torch.onnx", "onnxscript", "onnx_ir"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
@@ -111,10 +135,10 @@ def to_onnx(model: GapModel, inputs: tuple[Tensor, ...], facts: Facts, robot: Ro
         raise InputError(f"{NETWORK}: the exporter returned nothing; check the versions of torch and onnxscript")
     proto = program.model_proto
     strip(proto)
-    for key, value in metadata(robot, facts).items():
+    for key, value in metadata(robot, provenance).items():
         proto.metadata_props.append(onnx.StringStringEntryProto(key=key, value=json.dumps(value)))
     onnx.checker.check_model(proto, full_check=True)
-    return bytes(proto.SerializeToString())
+    return Network(bundle_folder(robot), bytes(proto.SerializeToString()))
 
 
 def strip(proto: Any) -> None:
@@ -133,7 +157,7 @@ def strip(proto: Any) -> None:
     del proto.graph.value_info[:]
 
 
-def metadata(robot: Robot, facts: Facts) -> dict[str, Any]:
+def metadata(robot: Robot, provenance: Provenance) -> dict[str, Any]:
     """One key per fact; the manifest is the authority, this identifies a file that stands alone."""
     layout = robot.layout
     return {
@@ -144,46 +168,37 @@ def metadata(robot: Robot, facts: Facts) -> dict[str, Any]:
         "channels": list(layout.channels),
         "noise": layout.noise.tolist(),
         "timing": msgspec.to_builtins(timing_facts(robot)),
-        "provenance": msgspec.to_builtins(facts.provenance),
+        "provenance": msgspec.to_builtins(provenance),
     }
 
 
-def session(network: bytes) -> Any:
-    """A session on one thread, as on the robot."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    return ort.InferenceSession(network, options, providers=["CPUExecutionProvider"])
-
-
-def compare(network: bytes, model: GapModel, inputs: tuple[Tensor, ...]) -> float:
+def compare(network: Network, model: GapModel, inputs: Sequence[Tensor]) -> float:
     """Worst difference of ONNX to torch as a share of the largest value of each output: on `inputs` and on noise."""
-    runs, worst = session(network), 0.0
-    generator = torch.Generator().manual_seed(0)
+    shares, generator = [], torch.Generator().manual_seed(0)
     noisy = tuple(v + 0.1 * v.std() * torch.randn(v.shape, generator=generator) for v in inputs)
     for values in (inputs, tuple(v[:1] for v in inputs), noisy):
         with torch.no_grad():
             wanted = model(*values)
-        found = runs.run(list(OUTPUTS), {n: v.numpy() for n, v in zip(INPUTS, values, strict=True)})
-        for a, b in zip(found, wanted, strict=True):
-            worst = max(worst, float(np.abs(a - b.numpy()).max() / max(float(b.abs().max()), 1e-6)))
-    return worst
+        for a, b in zip(network(*values), wanted, strict=True):
+            shares.append((a - b).abs().max() / b.abs().max().clamp_min(1e-6))
+    return float(torch.stack(shares).max())  # NaN if any is
 
 
-def write_golden(path: Path, network: bytes, inputs: tuple[Tensor, ...]) -> None:
-    """Inputs and what the network makes of them, for the self-test on the robot."""
-    values = {n: v[:GOLDEN_WINDOWS].numpy() for n, v in zip(INPUTS, inputs, strict=True)}
-    outputs = dict(zip(OUTPUTS, session(network).run(list(OUTPUTS), values), strict=True))
-    np.savez_compressed(path, allow_pickle=False, **values, **outputs)
+def golden(network: Network, inputs: Sequence[Tensor]) -> bytes:
+    """Inputs and what the network makes of them as an npz file, for the self-test on the robot."""
+    values = [v[:GOLDEN_WINDOWS] for v in inputs]
+    named = zip((*INPUTS, *OUTPUTS), (*values, *network(*values)), strict=True)
+    file = BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **{name: v.numpy() for name, v in named})
+    return file.getvalue()
 
 
 def describe(robot: Robot, model: GapModel, facts: Facts, files: dict[str, str]) -> Manifest:
     """The manifest."""
-    layout = robot.layout
-    names = [f"{j} {kind}" for kind in ("position", "velocity") for j in layout.joints]
-    names += [f"{a} {kind}" for kind in ("command", "force") for a in layout.actuators]
-    ranges = [Range(n, float(a), float(b)) for n, a, b in zip(names, facts.feature_min, facts.feature_max, strict=True)]
-    ranges += [Range(c.name, c.low, c.high) for c in robot.config.context]
+    context = robot.config.context
+    low = (*facts.feature_min.tolist(), *(c.low for c in context))
+    high = (*facts.feature_max.tolist(), *(c.high for c in context))
+    ranges = tuple(Range(n, float(a), float(b)) for n, a, b in zip(range_names(robot), low, high, strict=True))
     probability = torch.sigmoid(model.edge_logit.detach()).T.double().numpy()
     return Manifest(
         schema=SCHEMA,
@@ -191,30 +206,14 @@ def describe(robot: Robot, model: GapModel, facts: Facts, files: dict[str, str])
         engine=ENGINE,
         engine_version=mujoco.__version__,
         files=files,
-        parameters=parameter_facts(robot),
+        parameters=parameter_facts(robot.parameters.free),
+        frozen=parameter_facts(robot.parameters.frozen),
         channels=channel_facts(robot),
         context=robot.config.context_names,
         timing=timing_facts(robot),
-        ranges=tuple(ranges),
+        ranges=ranges,
         edge_probability=tuple(tuple(row) for row in probability.round(6).tolist()),
         held_out_error={k: round(v, 5) for k, v in facts.held_out_error.items()},
         spread_coverage=round(facts.spread_coverage, 4),
         provenance=facts.provenance,
     )
-
-
-def pin(path: Path, sha256: str) -> None:
-    """Write bundle_sha256, and bundle where it is not set, into robot.toml; all other lines and comments stay."""
-    text = path.read_text(encoding="utf-8")
-    for key, value, keep in (("bundle", "bundle", True), ("bundle_sha256", sha256, False)):
-        line = f'{key} = "{value}"'
-        found = re.search(rf"^{key}\s*=\s*(\"([^\"\n]*)\"|'([^'\n]*)')", text, re.MULTILINE)
-        if found is None:  # top-level keys come before the first table
-            table = re.search(r"^\s*\[", text, re.MULTILINE)
-            at = table.start() if table else len(text)
-            text = f"{text[:at].rstrip()}\n{line}\n\n{text[at:].lstrip()}"
-        elif not keep or not (found[2] or found[3]):
-            text = text[: found.start()] + line + text[found.end() :]
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,107 +14,161 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from click import echo
 
 import gapd
 from gapd.errors import ConfigError, InputError
 from gapd.manifest import Provenance
 from gapd.robot import Robot, open_robot
-from gaptrain.dataset import data_folder, draw_windows, generate, read_shards, shard_paths
+from gaptrain.dataset import data_folder, draw_windows, generate, shard_paths
 from gaptrain.diagnostics import lines, measure
-from gaptrain.export import Exported, Facts, export
+from gaptrain.export import MAX_ONNX_BYTES, Exported, Facts, export, to_onnx
 from gaptrain.model import GapModel, Shape
-from gaptrain.simulate import Training, load_training
+from gaptrain.settings import Training, check_training, load_training
+from gaptrain.shards import read_shards
+from gaptrain.simulate import driven_joints
 from gaptrain.training import Data, Learning, Trainer, prior_spread
 
-# Raise when a checkpoint of an older version must not be continued.
+# Raise when a checkpoint of an older version must be neither continued nor exported.
 CHECKPOINT_VERSION = 2
 CHECKPOINT = "checkpoint.pt"
 EXAMPLES = 8
 
-Say = Callable[[str], None]
+
+class State(msgspec.Struct, frozen=True):
+    """What `Trainer.state` gives."""
+
+    model: dict[str, torch.Tensor]
+    optimiser: dict[str, Any]
+    edges: dict[str, Any]
+    generator: torch.Tensor
+    worth: torch.Tensor
+    epoch: int
+    step: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What checkpoint.pt holds, as plain values and tensors."""
+
+    version: int
+    fingerprint: str  # of the training that it can be continued with
+    training: Training
+    shape: dict[str, Any]
+    windows: int
+    dropped: int
+    feature_min: torch.Tensor  # (F,)
+    feature_max: torch.Tensor  # (F,)
+    trainer: State
 
 
 def fit(
-    model_dir: Path,
-    windows: int | None = None,
-    epochs: int | None = None,
-    seed: int | None = None,
-    threads: int = 2,
-    say: Say = print,
-    quiet: bool = False,
+    model_dir: Path, windows: int | None = None, epochs: int | None = None, seed: int | None = None, threads: int = 2
 ) -> Exported:
-    """Make data, train, export. Arguments left out come from train.toml."""
+    """Make data, train, export. Arguments left out come from train.toml. ConfigError before any of it."""
     robot = open_robot(model_dir / "robot.toml")
     given = {"windows": windows, "epochs": epochs, "seed": seed}
     training = load_training(model_dir / "train.toml")
     training = msgspec.structs.replace(training, **{k: v for k, v in given.items() if v is not None})
-    for name in ("windows", "epochs", "held_out"):
-        if getattr(training, name) < 1:
-            raise ConfigError(f"{name} = {getattr(training, name)}: must be at least 1")
+    check_training(training, "command line")
+    driven_joints(robot, training.excitation)
+    _require_fitting_size(robot, training)
     torch.set_num_threads(threads)
-    say(f"{robot.config.robot}: seed {training.seed}, {training.windows} windows, {training.epochs} epochs")
-    folder = generate(robot, training, threads, quiet)
-    train(robot, training, folder, say)
-    return export_last(model_dir, say)
+    echo(f"{robot.config.robot}: seed {training.seed}, {training.windows} windows, {training.epochs} epochs")
+    folder = generate(robot, training, threads)
+    # The checkpoint of this training, not the newest: there may be nothing left to train.
+    return export_checkpoint(robot, train(robot, training, folder))
 
 
-def train(robot: Robot, training: Training, folder: Path, say: Say) -> None:
-    """Train, continuing from the checkpoint if it belongs to the same training; one checkpoint per epoch."""
+def _require_fitting_size(robot: Robot, training: Training) -> None:
+    """Raise ConfigError if the bundle would refuse the network after all the work."""
+    model = GapModel(Shape.of(robot, training.hidden))
+    size = sum(t.nbytes for t in model.state_dict().values())
+    if size > MAX_ONNX_BYTES:
+        raise ConfigError(
+            f"train.toml: hidden = {training.hidden}: the network would have {size} bytes, at most {MAX_ONNX_BYTES}; "
+            "lower hidden"
+        )
+
+
+def train(robot: Robot, training: Training, folder: Path) -> Path:
+    """Train, continuing from the checkpoint if it belongs to the same training. Return the checkpoint.
+
+    A checkpoint that cannot be continued is said, and written over by that of the first epoch.
+    """
     learning, path = Learning(), folder / CHECKPOINT
     data = Data(read_shards(shard_paths(folder, "train", training.windows)), training.windows)
+    if data.dropped:
+        echo(f"{data.dropped} training windows dropped: their simulation diverged")
     if len(data) < training.batch:
         raise ConfigError(f"windows = {len(data)} usable: fewer than one batch of {training.batch}; raise windows")
-    low, high = data.window.amin((0, 1)), data.window.amax((0, 1))
     trainer = Trainer(robot, data, training, spread_of(robot, training), learning)
-    fingerprint = _fingerprint(training, learning)
-    saved = _load(path) if path.exists() else {}
-    if saved.get("fingerprint") == fingerprint:
-        trainer.restore(saved["trainer"])
-        say(f"continuing after epoch {trainer.epoch}")
+    defined_by = msgspec.json.encode((CHECKPOINT_VERSION, training, asdict(learning)))
+    about = {
+        "version": CHECKPOINT_VERSION,
+        "fingerprint": hashlib.sha256(defined_by).hexdigest(), "training": msgspec.to_builtins(training),
+        "shape": asdict(trainer.model.shape), "windows": len(data), "dropped": data.dropped,
+        "feature_min": data.window.amin((0, 1)), "feature_max": data.window.amax((0, 1)),
+    }  # fmt: skip
+    if path.exists():
+        _continue(trainer, path, str(about["fingerprint"]))
     while trainer.epoch < training.epochs:
         began = time.monotonic()
         loss = trainer.run_epoch()
-        say(f"epoch {trainer.epoch}/{training.epochs}: loss {loss:.4f}, {time.monotonic() - began:.1f} s")
-        state = {
-            "fingerprint": fingerprint, "shape": trainer.model.shape.to_plain(), "trainer": trainer.state(),
-            "training": msgspec.to_builtins(training), "windows": len(data), "dropped": data.dropped,
-            "feature_min": low, "feature_max": high,
-        }  # fmt: skip
+        if not np.isfinite(loss):
+            raise InputError(f"epoch {trainer.epoch}: loss is {loss}; raise batch or change seed in train.toml")
+        echo(f"epoch {trainer.epoch}/{training.epochs}: loss {loss:.4f}, {time.monotonic() - began:.1f} s")
         partial = path.with_name(path.name + ".part")
-        torch.save(state, partial)
+        torch.save(about | {"trainer": trainer.state()}, partial)
         partial.replace(path)
+    return path
 
 
-def export_last(model_dir: Path, say: Say = print) -> Exported:
-    """Export the bundle from the last checkpoint, measured on the held-out windows."""
-    robot = open_robot(model_dir / "robot.toml")
-    saved = _newest(robot)
-    training = msgspec.convert(saved["training"], Training)
+def _continue(trainer: Trainer, path: Path, fingerprint: str) -> None:
+    """Continue from the checkpoint, or say why training starts over."""
     try:
-        shape = Shape.from_plain(saved["shape"])
-    except TypeError:
-        raise InputError(f"checkpoint of {model_dir}: made by another gaptrain; run `gaptrain fit`") from None
-    if shape != Shape.of(robot, shape.hidden):
-        raise InputError(f"checkpoint of {model_dir}: made for other parameters or channels; run `gaptrain fit`")
-    model = GapModel(shape)
-    model.load_state_dict(saved["trainer"]["model"])
-    folder = data_folder(robot, training)
-    held_out = Data(read_shards(shard_paths(folder, "held_out", training.held_out)), training.held_out)
-    spread = spread_of(robot, training)
-    quality = measure(model, held_out, robot.parameters.names, spread, Learning.delta_share)
-    for line in lines(quality):
-        say(line)
+        saved = _load(path)
+    except InputError as error:
+        echo(f"{str(error).rpartition(';')[0]}; starting over")
+        return
+    if saved.fingerprint != fingerprint:
+        echo(f"{path}: of another train.toml, option or gaptrain; starting over")
+        return
+    with _foreign(path):
+        trainer.restore(msgspec.structs.asdict(saved.trainer))
+    echo(f"continuing after epoch {trainer.epoch}")
+
+
+def export_last(model_dir: Path) -> Exported:
+    """Export the bundle from the checkpoint trained last."""
+    robot = open_robot(model_dir / "robot.toml")
+    root = Path(robot.config.folder) / ".data"
+    found = sorted(root.glob(f"*/{CHECKPOINT}"), key=lambda p: p.stat().st_mtime)
+    if not found:
+        raise InputError(f"{root}: no {CHECKPOINT}; run `gaptrain fit` first")
+    return export_checkpoint(robot, found[-1])
+
+
+def export_checkpoint(robot: Robot, path: Path) -> Exported:
+    """Export the bundle from a checkpoint, measured on the held-out windows beside it."""
+    saved = _load(path)
+    training, model = saved.training, _restored(robot, path, saved)
+    held_out = Data(read_shards(shard_paths(path.parent, "held_out", training.held_out)), training.held_out)
     provenance = Provenance(
-        seed=training.seed, windows=saved["windows"], dropped_windows=saved["dropped"],
-        epochs=saved["trainer"]["epoch"], data=folder.name, gapd_version=gapd.__version__,
+        seed=training.seed, windows=saved.windows, dropped_windows=saved.dropped,
+        epochs=saved.trainer.epoch, data=path.parent.name, gapd_version=gapd.__version__,
     )  # fmt: skip
+    delta = torch.from_numpy(np.random.default_rng(0).normal(size=held_out.z[:EXAMPLES].shape)).float() * 0.1
+    inputs = (held_out.window[:EXAMPLES], held_out.context[:EXAMPLES], held_out.z[:EXAMPLES], delta)
+    network = to_onnx(robot, model, provenance, inputs)
+    quality = measure(network, held_out, robot.parameters.names, spread_of(robot, training), Learning.delta_share)
+    for line in lines(quality):
+        echo(line)
     facts = Facts(
-        provenance, saved["feature_min"].numpy(), saved["feature_max"].numpy(),
+        provenance, saved.feature_min.numpy(), saved.feature_max.numpy(),
         quality.by_family(quality.error), quality.spread_coverage,
     )  # fmt: skip
-    examples = (held_out.window[:EXAMPLES], held_out.context[:EXAMPLES], held_out.z[:EXAMPLES])
-    done = export(robot, model, facts, examples)
-    say(f"{done.folder}: {done.onnx_bytes} bytes, parity with torch {done.parity:.1e}, sha256 {done.sha256}")
+    done = export(robot, model, network, facts, inputs)
+    echo(f"{done.folder}: {done.onnx_bytes} bytes, parity with torch {done.parity:.1e}, sha256 {done.sha256}")
     return done
 
 
@@ -122,23 +178,53 @@ def spread_of(robot: Robot, training: Training) -> torch.Tensor:
     return prior_spread(robot, np.median(windows.x0_sd, axis=0))
 
 
-def _fingerprint(training: Training, learning: Learning) -> str:
-    defined_by = (CHECKPOINT_VERSION, training, asdict(learning))
-    return hashlib.sha256(msgspec.json.encode(defined_by)).hexdigest()
+def _restored(robot: Robot, path: Path, saved: Checkpoint) -> GapModel:
+    """The network of a checkpoint; InputError if it is not for this robot."""
+    if path.parent != data_folder(robot, saved.training):
+        raise InputError(f"{path}: made for other parameters, channels or model; run `gaptrain fit`")
+    shape = Shape.of(robot, saved.training.hidden)
+    if saved.shape != asdict(shape):
+        raise InputError(f"{path}: made by another gaptrain; run `gaptrain fit`")
+    model = GapModel(shape)
+    with _foreign(path):
+        model.load_state_dict(saved.trainer.model)
+    return model
 
 
-def _newest(robot: Robot) -> dict[str, Any]:
-    root = Path(robot.config.folder) / ".data"
-    found = sorted(root.glob(f"*/{CHECKPOINT}"), key=lambda p: p.stat().st_mtime)
-    if not found:
-        raise InputError(f"{root}: no {CHECKPOINT}; run `gaptrain fit` first")
-    return _load(found[-1])
-
-
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> Checkpoint:
+    """Read a checkpoint; InputError if it is damaged or of another version."""
     try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
+        _require_sums(path)
+        state = torch.load(path, weights_only=True)
     except Exception as error:  # noqa: BLE001 - torch raises many classes for a damaged file
-        reason = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split())[:120].replace(";", ",") or type(error).__name__
         raise InputError(f"{path}: cannot be read ({reason}); delete it and run `gaptrain fit`") from None
-    return state
+    version = state.get("version") if isinstance(state, dict) else None
+    if version != CHECKPOINT_VERSION:
+        raise InputError(
+            f"{path}: checkpoint version {version}, this gaptrain has {CHECKPOINT_VERSION}; run `gaptrain fit`"
+        )
+    try:
+        saved = msgspec.convert(state, Checkpoint)
+        check_training(saved.training, str(path))
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise InputError(f"{path}: made by another program ({error}); delete it and run `gaptrain fit`") from None
+    return saved
+
+
+def _require_sums(path: Path) -> None:
+    """Raise BadZipFile where a checksum is wrong: torch does not look at them."""
+    with zipfile.ZipFile(path) as file:
+        altered = file.testzip()
+    if altered is not None:
+        raise zipfile.BadZipFile(f"wrong checksum of {altered}")
+
+
+@contextmanager
+def _foreign(path: Path) -> Iterator[None]:
+    """Turn what torch raises for weights and states of another network into one line."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"{path}: does not fit this network ({reason}); delete it and run `gaptrain fit`") from None

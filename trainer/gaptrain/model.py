@@ -10,12 +10,11 @@ changes within the bounds, so that the network only has to learn shapes of order
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from mujoco import mjtJoint, mjtTrn
+from mujoco import mjtJoint
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,6 +32,10 @@ MODULATION = 64  # hidden width of the network that lets theta and context scale
 TURN_SHARES = (0.02, 0.2)
 # A force this close to its limit counts as saturated; the feature passes from 0 to 1 around it.
 SATURATED_SHARE, SATURATED_SLOPE = 0.99, 400.0
+# The settings also hold exp(CURVE (t - 1)) of theta t scaled to -1..1: effects go with physical values, not with their
+# logarithm. It is the physical value, as a share of its maximum, where the bounds lie a factor exp(2 CURVE) = 20
+# apart. In the models here that is 7 to 1000, mostly 25 or 100; the layers on top see both forms and bridge that.
+CURVE = 1.5
 # Above this many parameters the dense head no longer fits the size of a bundle.
 MAX_PARAMETERS = 64
 
@@ -68,9 +71,6 @@ class Shape:
                 f"{len(robot.parameters)} free parameters: a gap model has at most {MAX_PARAMETERS} for now; "
                 "freeze those that matter least"
             )
-        joint_kind = (mjtTrn.mjTRN_JOINT, mjtTrn.mjTRN_JOINTINPARENT)
-        acts_on_joint = np.isin(model.actuator_trntype, [int(k) for k in joint_kind])
-        driven = np.where(acts_on_joint, model.jnt_dofadr[model.actuator_trnid[:, 0]], ABSENT)
         logarithmic = (i for i, c in enumerate(robot.config.context) if c.low > 0 and c.high / c.low > LOG_RATIO)
         limited = _limited(robot)
         return cls(
@@ -81,21 +81,12 @@ class Shape:
             parameters=len(robot.parameters),
             channels=len(layout.channels),
             hinge=tuple(np.flatnonzero(model.jnt_type == int(mjtJoint.mjJNT_HINGE)).tolist()),
-            actuated=tuple(driven.tolist()),
+            actuated=tuple(layout.actuator_joint.tolist()),
             log_context=tuple(logarithmic),
             limited=limited,
             limit=tuple(float(np.abs(model.actuator_forcerange[a]).max()) for a in limited),
             hidden=hidden,
         )
-
-    def to_plain(self) -> dict[str, Any]:
-        """As numbers and lists, for a checkpoint."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Shape:
-        """Inverse of `to_plain`."""
-        return cls(**plain)
 
 
 class Inputs(nn.Module):
@@ -120,7 +111,7 @@ class Inputs(nn.Module):
         self.register_buffer("hinge", torch.tensor(shape.hinge, dtype=torch.long))
         self.register_buffer("limited", torch.tensor(shape.limited, dtype=torch.long))
         self.register_buffer("limit", torch.tensor(shape.limit))
-        self.register_buffer("log_context", _mask(shape.log_context, contexts))
+        self.register_buffer("log_context", torch.tensor([c in shape.log_context for c in range(contexts)]))
         self.register_buffer("time", torch.linspace(0, 1, shape.knots + 1)[None, :, None])
         for name, size in (
             ("state", 2 * nv + 2 * shape.nu), ("error", len(joined)), ("rate", nv + 2 * shape.nu),
@@ -129,22 +120,13 @@ class Inputs(nn.Module):
             self.register_buffer(name + "_mean", torch.zeros(size))
             self.register_buffer(name + "_scale", torch.ones(size))
 
-    @property
-    def width(self) -> int:
-        """Features per knot."""
-        return self.probe()[0].shape[-1]
-
-    @property
-    def settings(self) -> int:
-        """Size of what the modulation and the gain see: scaled theta, its curve, mean context."""
-        return self.probe()[1].shape[-1]
-
-    def probe(self) -> tuple[Tensor, Tensor]:
-        """Features of a window of zeros."""
+    def sizes(self) -> tuple[int, int]:
+        """Features per knot; settings, which the modulation and the gain see: scaled theta, its curve, mean context."""
         s = self.shape
         window = torch.zeros(1, s.knots + 1, 2 * s.nv + 2 * s.nu)
         context = torch.ones(1, s.knots + 1, max(s.contexts, 1))
-        return self.forward(window, context, torch.zeros(1, s.parameters))
+        features, settings = self.forward(window, context, torch.zeros(1, s.parameters))
+        return features.shape[-1], settings.shape[-1]
 
     def calibrate(self, window: Tensor, context: Tensor, z_min: Array, z_max: Array) -> None:
         """Set means and scales from training windows (n, K+1, F), contexts and the bounds of z."""
@@ -194,7 +176,7 @@ class Inputs(nn.Module):
         # A saturated servo loses its stiffness: effects then grow without bound.
         force = window[..., 2 * nv + self.shape.nu :].index_select(-1, self.limited)
         parts.append(torch.sigmoid((force.abs() / self.limit - SATURATED_SHARE) * SATURATED_SLOPE))
-        curve = torch.exp(1.5 * scaled.clamp(-2, 2) - 1.5)
+        curve = torch.exp(CURVE * scaled.clamp(-2, 2) - CURVE)  # to twice the bounds, then flat
         return torch.cat(parts, -1), torch.cat([scaled, curve, known.mean(1)], -1)
 
 
@@ -228,18 +210,19 @@ class GapModel(nn.Module):
         self.shape = shape
         hidden, pairs = shape.hidden, shape.channels * shape.columns
         self.inputs = Inputs(shape)
-        self.enter = nn.Linear(self.inputs.width, hidden)
+        width, settings = self.inputs.sizes()
+        self.enter = nn.Linear(width, hidden)
         blocks = [Causal(hidden, d) for d in DILATIONS]
         self.blocks = nn.ModuleList(blocks)
         self.modulation = nn.Sequential(
-            nn.Linear(self.inputs.settings, MODULATION),
+            nn.Linear(settings, MODULATION),
             nn.SiLU(),
             nn.Linear(MODULATION, 2 * hidden * len(DILATIONS)),
         )
         self.head = nn.Linear(hidden, pairs)
         self.spread = nn.Linear(hidden, shape.channels)
         self.edge_logit = nn.Parameter(torch.full((shape.channels, shape.parameters), 2.0))
-        self.register_buffer("gain_weight", torch.zeros(self.inputs.settings, pairs))
+        self.register_buffer("gain_weight", torch.zeros(settings, pairs))
         self.register_buffer("gain_bias", torch.zeros(pairs))
         self.register_buffer("gain_floor", torch.zeros(pairs))
         nn.init.zeros_(self.head.bias)
@@ -297,9 +280,3 @@ def _limited(robot: Robot) -> tuple[int, ...]:
     written = {int(i) for c in robot.binding.cells if c.field == "actuator_forcerange" for i in c.flat}
     fixed = (a for a in np.flatnonzero(model.actuator_forcelimited).tolist() if not written & {2 * a, 2 * a + 1})
     return tuple(fixed)
-
-
-def _mask(columns: tuple[int, ...], size: int) -> Tensor:
-    mask = torch.zeros(size, dtype=torch.bool)
-    mask[list(columns)] = True
-    return mask

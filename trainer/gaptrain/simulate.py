@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
-import msgspec
 import mujoco
 import numpy as np
 from mujoco import batch
 from numpy.typing import NDArray
 
-from gapd.config import decode_toml
-from gapd.robot import Robot
+from gapd.errors import ConfigError, InputError
+from gapd.robot import ABSENT, Index, Robot
 from gapd.windows import Frames
+from gaptrain.settings import Excitation
 
 Array = NDArray[np.float64]
 
@@ -24,35 +22,6 @@ WARM_UP_S = 0.3
 # Share of motions made of moves with pauses; the others are sums of sines.
 PAUSED_SHARE = 0.3
 SINES = 4
-
-
-class Excitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How training motions are commanded: `position` sends the reference, `tracking` a force from a PD law on it."""
-
-    home: tuple[float, ...]
-    amplitude: tuple[float, ...]
-    kind: Literal["position", "tracking"] = "position"
-    low_hz: float = 0.2
-    high_hz: float = 1.2
-    gain: float = 0.0
-    damping: float = 0.0
-
-
-class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """train.toml of a model: motions, amount of data, size of the network and of its training."""
-
-    excitation: Excitation
-    windows: int = 10240
-    held_out: int = 512
-    hidden: int = 256
-    epochs: int = 20
-    batch: int = 64
-    seed: int = 1
-
-
-def load_training(path: Path) -> Training:
-    """Read train.toml; ConfigError names file and key."""
-    return decode_toml(path, Training)
 
 
 @dataclass(frozen=True)
@@ -66,8 +35,26 @@ class Motion:
     failed: NDArray[np.bool_]  # (n,)
 
 
-# Takes simulations (n) in the middle of a motion and changes what the parameters cannot express.
-Structure = Callable[[batch.Batch], None]
+# Is bound once to simulations (n) with all parameters written, before their first step; what it returns is called
+# before each step and changes what the parameters cannot express.
+Structure = Callable[[batch.Batch], Callable[[], None]]
+
+
+def driven_joints(robot: Robot, excitation: Excitation) -> Index:
+    """Joint coordinates (homes,) that the first actuators drive; ConfigError where there is none to drive."""
+    homes, layout = len(excitation.home), robot.layout
+    if homes > len(layout.actuators):
+        raise ConfigError(
+            f"train.toml: excitation.home has {homes} values: at most {len(layout.actuators)}, the model's actuators"
+        )
+    joints = layout.actuator_joint[:homes]
+    if (joints == ABSENT).any():
+        number = int(np.argmax(joints == ABSENT))
+        raise ConfigError(
+            f"train.toml: excitation.home[{number}] = {excitation.home[number]}: actuator {layout.actuators[number]} "
+            "is not on a joint; list actuators on joints first in the MJCF and give homes to those only"
+        )
+    return joints
 
 
 def references(excitation: Excitation, rng: np.random.Generator, n: int, steps: int, step_s: float) -> Array:
@@ -115,7 +102,33 @@ def simulate(
     threads: int = 2,
 ) -> Motion:
     """Simulate n robots with parameters (n, P) and context (n, X) along reference motions (n, T, nu)."""
-    n, steps, _ = reference.shape
+    n, steps, homes = reference.shape
+    joints = driven_joints(robot, excitation)
+    sims = _batch(robot, physical, context, threads)
+    qpos, qvel, ctrl, sensors = (sims.bind(name) for name in ("qpos", "qvel", "ctrl", "sensordata"))
+    qpos[:, joints] = reference[:, 0]
+    apply = structure(sims) if structure is not None else _nothing
+    nv, nu, c = robot.model.nv, robot.model.nu, len(robot.layout.channels)
+    out = Motion(
+        np.empty((n, steps, nv)), np.empty((n, steps, nv)), np.empty((n, steps, nu)), np.empty((n, steps, c)),
+        np.zeros(n, bool),
+    )  # fmt: skip
+    for step in range(steps):
+        out.qpos[:, step], out.qvel[:, step] = qpos, qvel
+        ctrl[:] = 0.0
+        ctrl[:, :homes] = _command(excitation, reference, step, qpos[:, joints], qvel[:, joints], robot)
+        out.command[:, step] = ctrl
+        apply()
+        sims.step()
+        out.measured[:, step] = sensors[:, robot.layout.sensor]
+    out.failed[:] = (sims.warning[:, :, 1].sum(axis=1) > 0) | ~np.isfinite(out.measured).all(axis=(1, 2))
+    return out
+
+
+def _batch(robot: Robot, physical: Array, context: Array, threads: int) -> batch.Batch:
+    """Simulations at rest with parameters (n, P) and context (n, X) written."""
+    mujoco.set_mju_user_warning(_quiet)
+    n = len(physical)
     sims = batch.Batch(robot.model, n, threads)
     for cells in robot.binding.cells:
         field = sims.expand(cells.field).reshape(n, -1)
@@ -126,26 +139,15 @@ def simulate(
     rest = np.empty(mujoco.mj_stateSize(robot.model, mujoco.mjtState.mjSTATE_INTEGRATION))
     mujoco.mj_getState(robot.model, data, rest, mujoco.mjtState.mjSTATE_INTEGRATION)
     sims.state[:] = rest
-    qpos, qvel, ctrl = sims.bind("qpos"), sims.bind("qvel"), sims.bind("ctrl")
-    sensors = sims.bind("sensordata")
-    joints = robot.model.jnt_dofadr[robot.model.actuator_trnid[: reference.shape[2], 0]]
-    qpos[:, joints] = reference[:, 0]
-    nv, nu, c = robot.model.nv, robot.model.nu, len(robot.layout.channels)
-    out = Motion(
-        np.empty((n, steps, nv)), np.empty((n, steps, nv)), np.empty((n, steps, nu)), np.empty((n, steps, c)),
-        np.zeros(n, bool),
-    )  # fmt: skip
-    for step in range(steps):
-        out.qpos[:, step], out.qvel[:, step] = qpos, qvel
-        ctrl[:] = 0.0
-        ctrl[:, : len(joints)] = _command(excitation, reference, step, qpos[:, joints], qvel[:, joints], robot)
-        out.command[:, step] = ctrl
-        if structure is not None:
-            structure(sims)
-        sims.step()
-        out.measured[:, step] = sensors[:, robot.layout.sensor]
-    out.failed[:] = sims.warning[:, :, 1].sum(axis=1) > 0
-    return out
+    return sims
+
+
+def _nothing() -> None:
+    """Change nothing: a robot without hidden structure."""
+
+
+def _quiet(message: str) -> None:
+    """Take MuJoCo's warning, which it would print and append to a file: Motion.failed tells."""
 
 
 def _command(excitation: Excitation, reference: Array, step: int, qpos: Array, qvel: Array, robot: Robot) -> Array:
@@ -182,6 +184,8 @@ def record(
     reference = references(excitation, rng, 1, warm_up + steps + 1, step_s)
     known = robot.context_nominal
     motion = simulate(robot, excitation, physical[None], reference, known[None], structure, threads=1)
+    if motion.failed[0]:
+        raise InputError(f"{robot.config.robot} simulated, seed {seed}: the motion diverges; use other parameters")
     clean = motion.measured[0, warm_up:]
     sd = robot.layout.noise if noise is None else noise
     frames = Frames(
@@ -197,11 +201,14 @@ def record(
 def load_dependent_friction(robot: Robot, joint: str, share: float) -> Structure:
     """Hidden structure: frictionloss of the joint grows by `share` of the absolute actuator torque on it."""
     dof = int(robot.model.joint(joint).dofadr[0])
-    base: dict[int, Array] = {}
 
-    def apply(sims: batch.Batch) -> None:
-        friction = sims.expand("dof_frictionloss")
-        start = base.setdefault(id(sims), friction[:, dof].copy())
-        friction[:, dof] = start + share * np.abs(sims.bind("qfrc_actuator")[:, dof])
+    def bind(sims: batch.Batch) -> Callable[[], None]:
+        friction, torque = sims.expand("dof_frictionloss"), sims.bind("qfrc_actuator")
+        base = friction[:, dof].copy()
 
-    return apply
+        def apply() -> None:
+            friction[:, dof] = base + share * np.abs(torque[:, dof])
+
+        return apply
+
+    return bind

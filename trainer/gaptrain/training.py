@@ -13,13 +13,19 @@ from torch import Tensor
 
 from gapd.errors import InputError
 from gapd.robot import Robot
-from gaptrain.dataset import Samples
 from gaptrain.model import GapModel, Shape, sample_edges
-from gaptrain.simulate import Training
+from gaptrain.settings import Training
+from gaptrain.shards import Samples
 
 Array = NDArray[np.float64]
 
 CHUNK = 128
+# Share of its running mean that an edge's worth keeps per step. The mean is over a hundred batches: what a parameter
+# does in a few windows, such as those with a saturated servo, is in few of them.
+WORTH_MEMORY = 0.99
+# An edge worth more than this many times its price is no more certain, but Adam would remember the size of its
+# gradient for a thousand steps, and the edge could no longer be dropped.
+WORTH_LIMIT = 3.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,9 @@ class Trainer:
         self.worth = torch.zeros_like(self.model.edge_logit)
         self.epoch, self.step = 0, 0
         self.steps = training.epochs * (len(data) // training.batch)
-        self.half = bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+        # The network is computed in bfloat16 where the CPU has matrix units for it (AMX). Results depend on that: the
+        # same seed trains another network on a CPU without them.
+        self.bfloat16 = bool(torch.cpu.get_capabilities().get("amx_bf16", False))
 
     def state(self) -> dict[str, Any]:
         """Everything that a checkpoint has to hold, as tensors and plain values."""
@@ -166,7 +174,7 @@ class Trainer:
         data, model, learning = self.data, self.model, self.learning
         for group in self.optimiser.param_groups:
             group["lr"] = learning.learning_rate * self.rate()
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
             shapes, gain, log_spread = model.effects(data.window[rows], data.context[rows], data.z[rows])
         found, true, p = shapes.detach().float(), data.target[rows].float(), model.shape.parameters
         edge = None
@@ -222,5 +230,7 @@ class Trainer:
         """
         unit = gain * self.spread[: edge.shape[1]] / self.learning.edge_sigma
         worth = (true.pow(2).mean(1) * unit**2).mean(0)
-        self.worth = 0.99 * self.worth + 0.01 * worth if self.worth.any() else worth
-        return (torch.sigmoid(self.model.edge_logit) - edge * self.worth.clamp(max=3)).sum()
+        if self.worth.any():
+            worth = WORTH_MEMORY * self.worth + (1 - WORTH_MEMORY) * worth
+        self.worth = worth
+        return (torch.sigmoid(self.model.edge_logit) - edge * worth.clamp(max=WORTH_LIMIT)).sum()

@@ -7,26 +7,62 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gapd.config import Column
-from gapd.errors import InputError, nearest
+from gapd.errors import InputError
 from gapd.robot import Robot
+from gapd.sources.csv_table import read_columns, require_columns
 from gapd.windows import Frames
 
 Array = NDArray[np.float64]
 
-# Rows converted at a time: as text they need about 20 times the memory of their numbers.
-CHUNK_ROWS = 8192
+# Two recordings are told apart by this many frames; shorter ones give no window anyway.
+MIN_FRAMES = 20
 
 
 def frames(paths: Iterable[Path], robot: Robot) -> Iterator[Frames]:
-    """Frames of each recording, in the order given. InputError names the file and what is wrong with it."""
+    """Frames of each recording, in the order given. InputError names the file and what is wrong with it.
+
+    Of two recordings none may hold the other: a copy would be fitted and then confirm the fit as held-out data.
+    """
+    seen: list[tuple[Path, bytes]] = []
     for path in paths:
-        yield read_csv(path, robot)
+        recording = read_csv(path, robot)
+        content = _fingerprint(recording)
+        for other, theirs in seen:
+            if _holds(theirs, content) or _holds(content, theirs):
+                raise InputError(f"{other} and {path}: hold the same frames; give each recording once")
+        if content:
+            seen.append((path, content))
+        yield recording
+
+
+def _fingerprint(recording: Frames) -> bytes:
+    """Eight bytes for each frame, whatever its time stamp; nothing for a recording in which nothing happens."""
+    values = np.column_stack([recording.measured, recording.command]) + 0.0  # -0.0 is 0.0
+    bits = np.ascontiguousarray(values).view(np.uint64)
+    weights = np.random.default_rng(0).integers(2**64, size=bits.shape[1], dtype=np.uint64) | np.uint64(1)
+    hashes = (bits ^ (bits >> np.uint64(29))) @ weights
+    changes = len(hashes) >= MIN_FRAMES and bool((hashes != hashes[0]).any())
+    return hashes.tobytes() if changes else b""
+
+
+def _holds(whole: bytes, part: bytes) -> bool:
+    """Whether the frames of `part` are a stretch of those of `whole`."""
+    at = whole.find(part) if part else -1
+    while at > 0 and at % 8:  # between two frames
+        at = whole.find(part, at + 1)
+    return at >= 0
+
+
+def require_mapped(path: Path, robot: Robot) -> int:
+    """Number of columns that robot.toml maps; InputError where the file's header lacks one. Rows are not read."""
+    columns = _Mapping.of(robot, path).columns
+    require_columns(path, columns)
+    return len(columns)
 
 
 def read_csv(path: Path, robot: Robot) -> Frames:
@@ -37,7 +73,7 @@ def read_csv(path: Path, robot: Robot) -> Frames:
     judge; timestamps must be finite. InputError names file, line, column, value and remedy.
     """
     mapping = _Mapping.of(robot, path)
-    table = _read_columns(path, mapping.columns)
+    table = read_columns(path, mapping.columns)
     rows = len(table)
     return Frames(
         timestamp=table[:, mapping.columns.index(robot.config.log.timestamp)],
@@ -54,7 +90,7 @@ def write_csv(frames: Frames, path: Path, robot: Robot) -> None:
     InputError where robot.toml has no column for something that the frames contain.
     """
     mapping = _Mapping.of(robot, path)
-    _require_columns(frames, path, robot, mapping)
+    _require_kept(frames, path, robot, mapping)
     columns = {robot.config.log.timestamp: frames.timestamp}
     for part, values in (
         (mapping.channels, frames.measured),
@@ -84,9 +120,9 @@ class _Mapping:
         if not log.channels:
             raise InputError(f"{path}: robot.toml maps no column; name the file's columns in [log.channels]")
         parts = (
-            _by_index(log.channels, layout.channels, "channels", "[[channel]] of robot.toml"),
-            _by_index(log.commands, layout.actuators, "commands", "actuator of the model"),
-            _by_index(log.context, robot.config.context_names, "context", "[[context]] of robot.toml"),
+            _by_index(log.table("channels"), layout.channels),
+            _by_index(log.table("commands"), layout.actuators),
+            _by_index(log.table("context"), robot.config.context_names),
         )
         names = [log.timestamp, *(column.column for part in parts for column in part.values())]
         return cls(tuple(dict.fromkeys(names)), *parts)
@@ -98,13 +134,8 @@ class _Mapping:
         return target
 
 
-def _by_index(mapped: Mapping[str, str | Column], names: tuple[str, ...], table: str, kind: str) -> dict[int, Column]:
-    result = {}
-    for name, column in mapped.items():
-        if name not in names:
-            raise InputError(f"log.{table} '{name}': no such {kind}{nearest(name, names)}")
-        result[names.index(name)] = Column(column) if isinstance(column, str) else column
-    return result
+def _by_index(mapped: Mapping[str, Column], names: tuple[str, ...]) -> dict[int, Column]:
+    return {names.index(name): column for name, column in mapped.items()}
 
 
 def _file_context(path: Path, robot: Robot) -> Array:
@@ -117,7 +148,7 @@ def _file_context(path: Path, robot: Robot) -> Array:
     return values
 
 
-def _require_columns(frames: Frames, path: Path, robot: Robot, mapping: _Mapping) -> None:
+def _require_kept(frames: Frames, path: Path, robot: Robot, mapping: _Mapping) -> None:
     """Raise InputError for values that would be lost, because robot.toml has no column for them."""
     lost = [
         ("channels", name, bool(np.isfinite(frames.measured[:, i]).any()))
@@ -138,95 +169,3 @@ def _require_columns(frames: Frames, path: Path, robot: Robot, mapping: _Mapping
     for table, name, present in lost:
         if present:
             raise InputError(f"{path}: '{name}' would be lost; give it a column in [log.{table}] of robot.toml")
-
-
-def _read_columns(path: Path, columns: tuple[str, ...]) -> Array:
-    """Table (T, len(columns)) of the named columns; the first is the timestamp."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return _parse(path, file, columns)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; check the path") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); export it as CSV") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check path and permissions") from None
-
-
-def _parse(path: Path, file: TextIO, columns: tuple[str, ...]) -> Array:
-    reader = csv.reader(file, skipinitialspace=True)
-    parts: list[Array] = []
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        wanted = _positions(path, header, columns)
-        for row in reader:
-            if not row:  # blank line, usually the last
-                continue
-            rows.append(row)
-            lines.append(reader.line_num)
-            if len(rows) == CHUNK_ROWS:
-                parts.append(_numbers(path, header, wanted, rows, lines))
-                rows, lines = [], []
-    except csv.Error as error:
-        raise InputError(f"{path}: line {reader.line_num}: {error}; export it as plain CSV") from None
-    if rows:
-        parts.append(_numbers(path, header, wanted, rows, lines))
-    if not parts:
-        raise InputError(f"{path}: only a header, no frames; check that the recorder ran")
-    return np.concatenate(parts)
-
-
-def _positions(path: Path, header: list[str], columns: tuple[str, ...]) -> list[int]:
-    """Place of each wanted column in the header."""
-    if not any(header):
-        raise InputError(f"{path}: empty, no header line; check that the recorder ran")
-    for column in columns:
-        if column not in header:
-            hint = nearest(column, header)
-            near = hint if "did you mean" in hint else ""
-            raise InputError(
-                f"{path}: no column '{column}'{near}; the file has {', '.join(header)}; "
-                "correct [log] of robot.toml or the header"
-            )
-        if header.count(column) > 1:
-            raise InputError(f"{path}: column '{column}' appears {header.count(column)} times; keep one")
-    return [header.index(column) for column in columns]
-
-
-def _numbers(path: Path, header: list[str], wanted: list[int], rows: list[list[str]], lines: list[int]) -> Array:
-    """Numbers (n, len(wanted)) of rows of text; InputError names the first bad line, column and value."""
-    for row, line in zip(rows, lines, strict=True):
-        if len(row) != len(header):
-            raise InputError(
-                f"{path}: line {line}: {len(row)} cells where the header has {len(header)}; mend or remove it"
-            )
-    table = np.empty((len(rows), len(wanted)))
-    for place, column in enumerate(wanted):
-        cells = [row[column] for row in rows]
-        try:
-            table[:, place] = np.fromiter(map(float, cells), float, len(cells))
-        except ValueError:
-            table[:, place] = _one_by_one(path, header[column], cells, lines)
-    bad = np.flatnonzero(~np.isfinite(table[:, 0]))
-    if len(bad):
-        cell = rows[bad[0]][wanted[0]]
-        raise InputError(
-            f"{path}: line {lines[bad[0]]}, column '{header[wanted[0]]}': '{cell}' is no finite time; "
-            "give seconds, or remove the line"
-        )
-    return table
-
-
-def _one_by_one(path: Path, column: str, cells: list[str], lines: list[int]) -> list[float]:
-    """Numbers of one column with empty cells as NaN."""
-    result = []
-    for cell, line in zip(cells, lines, strict=True):
-        try:
-            result.append(float(cell) if cell.strip() else np.nan)
-        except ValueError:
-            raise InputError(
-                f"{path}: line {line}, column '{column}': '{cell}' is no number; correct or empty the cell"
-            ) from None
-    return result
