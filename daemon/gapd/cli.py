@@ -109,6 +109,56 @@ def check(config: Path, logs: tuple[Path, ...]) -> None:
 
 
 @cli.command()
+@CONFIG
+@click.option("--record", "recordings", type=click.Path(path_type=Path), help="Record all frames into this folder too.")
+def run(config: Path, recordings: Path | None) -> None:
+    """Run the daemon: frames in, corrections out, until it is stopped."""
+    from gapd.start import run_daemon
+
+    run_daemon(config, recordings)
+
+
+@cli.command()
+@CONFIG
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), help="Stop by itself after this time.")
+def record(config: Path, folder: Path, seconds: float | None) -> None:
+    """Record frames into a folder (MCAP), until stopped."""
+    from gapd.start import record as write
+
+    click.echo(f"{write(config, folder, seconds)} frames")
+
+
+@cli.command()
+@click.argument("name")
+@click.option("--folder", type=click.Path(path_type=Path), default=Path(), help="Where to write; here by default.")
+@click.option("--force", is_flag=True, help="Replace a pair that exists.")
+def keygen(name: str, folder: Path, force: bool) -> None:
+    """Make a key pair: NAME.key stays here, NAME.pub goes to the other end."""
+    from gapd.keys import write_keys
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    secret, public = write_keys(folder, name, force=force)
+    click.echo(f"secret  {secret}  keep it here, mode 0600\npublic  {public}  give it to the other end")
+
+
+@cli.command()
+@CONFIG
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def status(config: Path, as_json: bool) -> None:
+    """Ask a running daemon how the robot is. Exit code 0 for OK, 1 for anything else."""
+    from gapd.config import load_config
+    from gapd.status import ask, status_path
+    from gapd.status_text import status_text
+
+    settings = load_config(config)
+    told = ask(status_path(settings.path(settings.live.state)))
+    click.echo(json.dumps(told, indent=2) if as_json else status_text(told))
+    if told["level"]:
+        sys.exit(1)
+
+
+@cli.command()
 def version() -> None:
     """Print the versions that decide about results."""
     import mujoco

@@ -1,7 +1,8 @@
-"""The tables of robot.toml that only a running daemon needs: where frames come from and where results go."""
+"""The tables [live.*] of robot.toml, which only a running daemon needs: where frames come from and where results go."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator
 
@@ -11,20 +12,55 @@ from gapd.limits import name_fault, number_fault, path_fault
 
 Fault = tuple[str, object, str]
 
+EXPOSED = (
+    "is on the network, where anybody can feign frames; set server_public_key and secret_key (gapd keygen), "
+    "or allow_plaintext = true"
+)
 
-class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[source]: frames over ZeroMQ. A source on another computer needs its public key and a secret of ours (CURVE)."""
 
-    endpoint: str
+class ZmqFrames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[live.frames]: where frames come from.
+
+    With server_public_key (of the source) and secret_key (of this robot), files as `gapd keygen` writes them, the
+    source is a CURVE server, whichever end binds. `ignore`: names in frames that the model does not have.
+    """
+
+    endpoint: str = "tcp://127.0.0.1:9871"
     bind: bool = False
     topic: str = "frames"
     server_public_key: str = ""
     secret_key: str = ""
     allow_plaintext: bool = False
+    ignore: tuple[str, ...] = ()
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether CURVE is used."""
+        return bool(self.server_public_key and self.secret_key)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether frames cross a network in plain text: status WARN."""
+        return not self.encrypted and not is_local(self.endpoint)
+
+    def fault(self) -> tuple[str, str]:
+        """Key and fault of the first wrong value; both empty if all are fine."""
+        return next(((key, fault) for key, fault in self._faults() if fault), ("", ""))
+
+    def _faults(self) -> Iterator[tuple[str, str]]:
+        yield "endpoint", endpoint_fault(self.endpoint)
+        yield "topic", name_fault(self.topic)
+        for key, other in (("server_public_key", "secret_key"), ("secret_key", "server_public_key")):
+            value: str = getattr(self, key)
+            yield key, path_fault(value) if value else ""
+            yield key, f"is needed with {other}; name the file" if getattr(self, other) and not value else ""
+        yield "endpoint", EXPOSED if self.exposed and not self.allow_plaintext else ""
+        for name in self.ignore:
+            yield "ignore", name_fault(name)
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[link]: the host, the files with its public key and with this robot's secret, and the name it is enrolled by."""
+    """[live.link]: the host, the files with its public key and this robot's secret, the name it is enrolled by."""
 
     name: str
     endpoint: str
@@ -33,14 +69,39 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[stream]: results for tools on this computer; frames are sent on one in `frames_every`, 0 for none."""
+    """[live.stream]: results for tools on this computer; frames are sent on one in `frames_every`, 0 for none."""
 
     endpoint: str = "tcp://127.0.0.1:9872"
     frames_every: int = 5
 
 
+class RemoteStream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[live.remote_stream]: results for other computers, with CURVE.
+
+    `secret_key` is this robot's, `allowed` the .pub files of those who may listen; frames are sent one in
+    `frames_every`, 0 for none.
+    """
+
+    endpoint: str
+    secret_key: str
+    allowed: tuple[str, ...]
+    frames_every: int = 50
+
+    def fault(self) -> tuple[str, str]:
+        """Key and fault of the first wrong value; both empty if all are fine."""
+        return next(((key, fault) for key, fault in self._faults() if fault), ("", ""))
+
+    def _faults(self) -> Iterator[tuple[str, str]]:
+        yield "endpoint", endpoint_fault(self.endpoint)
+        yield "secret_key", path_fault(self.secret_key)
+        yield "allowed", "" if self.allowed else "lets nobody in; name the .pub files of those who may listen"
+        for path in self.allowed:
+            yield "allowed", path_fault(path)
+        yield "frames_every", number_fault(self.frames_every, 0, 1e6, "a count")
+
+
 class KeeperSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[keeper]: when fits are made and how far a correction may go."""
+    """[live.keeper]: when fits are made and how far a correction may go."""
 
     windows: int = 60  # newest windows of which a fit is made
     min_interval_s: float = 60.0  # between two fits
@@ -51,9 +112,10 @@ class KeeperSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of them. `state` is the folder of what outlives a restart, from the folder of robot.toml."""
 
-    source: Source | None = None
+    frames: ZmqFrames = ZmqFrames()
     link: Link | None = None
     stream: Stream | None = None
+    remote_stream: RemoteStream | None = None
     keeper: KeeperSettings = KeeperSettings()
     state: str = "state"
 
@@ -61,19 +123,25 @@ class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def live_faults(live: Live) -> Iterator[Fault]:
     """Key, value and fault (empty if fine) of everything that the types cannot tell."""
     yield "state", live.state, path_fault(live.state)
-    if live.source is not None:
-        yield from _endpoint("source.endpoint", live.source.endpoint)
-        yield "source.topic", live.source.topic, name_fault(live.source.topic)
-        one = bool(live.source.server_public_key) != bool(live.source.secret_key)
-        yield "source.secret_key", live.source.secret_key, "goes with server_public_key; set both" if one else ""
+    key, fault = live.frames.fault()
+    yield f"frames.{key}", getattr(live.frames, key, ""), fault
     if live.link is not None:
         yield "link.name", live.link.name, name_fault(live.link.name)
-        yield from _endpoint("link.endpoint", live.link.endpoint)
+        yield "link.endpoint", live.link.endpoint, endpoint_fault(live.link.endpoint)
         yield "link.server_public_key", live.link.server_public_key, path_fault(live.link.server_public_key)
         yield "link.secret_key", live.link.secret_key, path_fault(live.link.secret_key)
     if live.stream is not None:
-        yield from _endpoint("stream.endpoint", live.stream.endpoint)
+        yield "stream.endpoint", live.stream.endpoint, endpoint_fault(live.stream.endpoint)
+        exposed = (
+            "" if is_local(live.stream.endpoint) else "is on the network; bind 127.0.0.1, or add live.remote_stream"
+        )
+        yield "stream.endpoint", live.stream.endpoint, exposed
         yield "stream.frames_every", live.stream.frames_every, number_fault(live.stream.frames_every, 0, 1e6, "a count")
+    if live.remote_stream is not None:
+        key, fault = live.remote_stream.fault()
+        yield f"remote_stream.{key}", getattr(live.remote_stream, key, ""), fault
+        alone = "" if live.stream is not None else "needs [live.stream] too"
+        yield "remote_stream.endpoint", live.remote_stream.endpoint, alone
     keeper = live.keeper
     yield "keeper.windows", keeper.windows, number_fault(keeper.windows, 20, 1000, "a number of windows")
     yield "keeper.min_interval_s", keeper.min_interval_s, number_fault(keeper.min_interval_s, 0, 86400, "a time")
@@ -85,11 +153,18 @@ def live_faults(live: Live) -> Iterator[Fault]:
 
 
 def is_local(endpoint: str) -> bool:
-    """Whether an endpoint stays on this computer."""
-    return endpoint.startswith(("ipc://", "inproc://", "tcp://127.", "tcp://localhost:", "tcp://[::1]:"))
+    """Whether only this machine can reach the endpoint: loopback, ipc, inproc."""
+    if endpoint.startswith(("ipc://", "inproc://")):
+        return True
+    host = re.sub(r"^tcp://(.*):[^:]*$", r"\1", endpoint).strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
-def _endpoint(key: str, value: str) -> Iterator[Fault]:
-    tcp = re.fullmatch(r"tcp://(?:[^\s/:*]+|\[[0-9A-Fa-f:.]+\]):([1-9]\d{0,4})", value)
-    good = (tcp and int(tcp[1]) < 2**16) or re.fullmatch(r"ipc://\S{1,100}", value)
-    yield key, value, "" if good else "must be like tcp://host:port or ipc://path"
+def endpoint_fault(endpoint: str) -> str:
+    """Fault of a ZeroMQ endpoint."""
+    tcp = re.fullmatch(r"tcp://(?:[^\s/:]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5}|\*)", endpoint)
+    fine = tcp and (tcp[1] == "*" or 0 < int(tcp[1]) < 2**16)
+    return "" if fine or re.fullmatch(r"(ipc|inproc)://\S{1,100}", endpoint) else "must be like tcp://127.0.0.1:9871"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_peers_find_what_was_hidden(peers: ModuleType, level: Robot, windows_of:
 @pytest.mark.real
 def test_ballscrew_from_recording_to_table(real_logs: ModuleType, tmp_path: Path) -> None:
     """Everything the script does with a set, on 2 s of it."""
-    full = real_logs.ballscrew(real_logs.data_folder())
+    full = real_logs.SETS["ballscrew"](real_logs.data_folder())
     held_out = replace(full.held_out, windows=full.held_out.windows.take(slice(0, 3)))
     short = tuple(frames.between(0.0, 2.0) for frames in full.recordings)
     logs = replace(full, recordings=short, held_out=held_out, drawn=(("emps", held_out),))
@@ -79,15 +80,20 @@ def test_ballscrew_from_recording_to_table(real_logs: ModuleType, tmp_path: Path
 @pytest.mark.real
 def test_servo_replays_what_others_replayed(real_logs: ModuleType) -> None:
     """RMSE at gain 800 over 6 s, as others measured it on the same files: 0.349 with our nominal values."""
-    logs = real_logs.servo(real_logs.data_folder())
+    logs = real_logs.SETS["servo"](real_logs.data_folder())
     nominal, published = real_logs.fixed(logs)
     assert nominal.rmse == pytest.approx(0.349, abs=0.002)
     assert published.rmse == pytest.approx(0.172, abs=0.005)
 
 
+def sin_sin(real_logs: ModuleType) -> Any:
+    """The servo's set with one of its four motions."""
+    return importlib.import_module("recordings").servo(real_logs.data_folder(), "sin_sin")
+
+
 @pytest.mark.real
 def test_load_friction_of_zero_changes_nothing(real_logs: ModuleType) -> None:
-    logs = real_logs.servo(real_logs.data_folder(), "sin_sin")
+    logs = sin_sin(real_logs)
     windows = logs.fitted("windows").windows.take([1])
     data = replace(logs.held_out, robot=logs.robot, windows=windows)
     points = np.append(logs.robot.parameters.z_nominal, 0.0)[None] + np.array([[0.0] * 7, [0.0] * 6 + [10.0]])
@@ -101,7 +107,7 @@ def test_load_friction_of_zero_changes_nothing(real_logs: ModuleType) -> None:
 @pytest.mark.slow
 def test_load_friction_is_fitted_back(real_logs: ModuleType) -> None:
     """From a recording made by the replay itself."""
-    logs = real_logs.servo(real_logs.data_folder(), "sin_sin")
+    logs = sin_sin(real_logs)
     windows = logs.fitted("windows").windows.take(slice(0, 6))
     truth = np.append(logs.robot.parameters.to_scaled(logs.published), 0.2)
     measured = real_logs.with_load_friction(logs.robot, windows, truth[None], threads=2)[0]
@@ -113,7 +119,7 @@ def test_load_friction_is_fitted_back(real_logs: ModuleType) -> None:
 @pytest.mark.real
 def test_nothing_held_out_is_fitted(real_logs: ModuleType) -> None:
     data = real_logs.data_folder()
-    servo, ballscrew = real_logs.servo(data), real_logs.ballscrew(data)
+    servo, ballscrew = real_logs.SETS["servo"](data), real_logs.SETS["ballscrew"](data)
     assert not [frames.name for frames in servo.recordings if "kp800" in frames.name]
     assert len(servo.recordings) == 8
     assert ballscrew.recordings[0].timestamp[-1] <= ballscrew.held_out.windows.start_s[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -119,3 +119,24 @@ def recalibrate_command(
     from gaptrain.host.recalibrate import recalibrate
 
     click.echo(recalibrate(state, robot, engine, job, threads).sentence)
+
+
+@main.command("standin")
+@click.option("--config", type=click.Path(path_type=Path), required=True, help="robot.toml, with train.toml beside it.")
+@click.option("--bind", default="tcp://127.0.0.1:5571", show_default=True, help="Address of the frames.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Of all that is random.")
+@click.option("--speed", type=float, default=1.0, show_default=True, help="Seconds of its clock in one of ours.")
+@click.option("--rate-hz", type=float, help="Frames in a second of its clock; the model's step rate by default.")
+@click.option("--scene", type=click.Path(path_type=Path), help="TOML script of changes and soft stops.")
+@click.option(
+    "--demo", is_flag=True, help="At --change-s friction and payload change, at --stop-s a soft stop appears."
+)
+@click.option("--change-s", type=float, default=25.0, show_default=True)
+@click.option("--stop-s", type=float, default=50.0, show_default=True)
+@click.option("--seconds", type=float, help="End after so many seconds of its clock; endless by default.")
+@click.option("--truth", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for what is hidden.")
+def standin_command(**options: Any) -> None:
+    """Be a robot: simulate one with hidden parameters and noise, and publish its frames until SIGTERM or Ctrl-C."""
+    from gaptrain.standin import Options, serve
+
+    serve(Options(**options))

@@ -1,0 +1,107 @@
+"""The daemon's log: one canonical line for each thing that happens, with number and remedy."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import numpy as np
+
+from gapd import hostlink
+from gapd.frame_rows import Refusal
+from gapd.keeper import Decided, Drifted, Job, Judged, Monitored
+from gapd.pipeline import Dropped, Gated, Happening
+from gapd.robot import Robot
+from gapd.telemetry import Level, Logger, canonical
+from gapd.trial_period import Return
+
+_LEVELS: dict[str, Level] = {"OK": "info", "WARN": "warning", "ERROR": "error"}
+# A healthy robot's windows are news once a minute.
+MONITOR_EVERY_S = 60.0
+GATE_EVERY_S = 10.0
+
+
+def write(log: Logger, event: Happening, robot: Robot) -> None:
+    """The line of an event of the pipeline."""
+    match event:
+        case Monitored():
+            worst = int(np.argmax(np.nan_to_num(event.gap)))
+            canonical(
+                log, "monitor", key="monitor", every_s=MONITOR_EVERY_S, time_s=event.start_s, gap_floors=event.floors,
+                worst=robot.layout.channels[worst], worst_gap=float(event.gap[worst]),
+            )  # fmt: skip
+        case Drifted():
+            canonical(log, "drift", level="warning", channel=event.channel, since_s=event.since_s, time_s=event.now_s)
+        case Decided():
+            _decision(log, event)
+        case Judged():
+            canonical(
+                log, "candidate", candidate=event.candidate, verdict=event.check.verdict, reason=event.check.reason
+            )
+        case Return():
+            canonical(log, "correction_returned", level="warning", reason=event.check.reason)
+        case Gated():
+            level: Level = "info" if event.gate.verdict == "ok" else "warning"
+            canonical(
+                log, "window", level=level, key=event.gate.verdict, every_s=GATE_EVERY_S, reason=event.gate.sentence
+            )
+        case Refusal():
+            canonical(
+                log, "frame_refused", level="warning", key=event.reason, every_s=GATE_EVERY_S, reason=event.text,
+                remedy=event.remedy,
+            )  # fmt: skip
+        case Dropped():
+            remedy = "a fit takes too long on this computer: fewer windows in live.keeper, or a bundle"
+            canonical(log, "windows_dropped", level="warning", time_s=event.start_s, remedy=remedy)
+        case _:
+            assert_never(event)
+
+
+def _decision(log: Logger, event: Decided) -> None:
+    report = event.report
+    found = report.identification
+    canonical(
+        log, "decision", level=_LEVELS[report.decision.level], action=report.decision.action, why=event.job.why,
+        since_s=event.job.since_s, reason=report.decision.reason, remedy=report.decision.remedy,
+        gap_before=report.check.floors_before, gap_after=report.check.floors_after, verdict=report.check.verdict,
+        corrected=[e.name for e in report.decision.corrections], windows=report.fitted, rollouts=found.rollouts,
+        commissioned=event.commissioned,
+    )  # fmt: skip
+
+
+def fit_started(log: Logger, job: Job) -> None:
+    """A fit begins."""
+    canonical(log, "fit", why=job.why, since_s=job.since_s, windows=len(job.prepared.windows), alpha=job.standing.alpha)
+
+
+def floors(event: Happening) -> float | None:
+    """The gap in commissioned floors, of a window that was monitored."""
+    return event.floors if isinstance(event, Monitored) and np.isfinite(event.floors) else None
+
+
+def link(log: Logger, event: hostlink.Event) -> None:
+    """The line of an event of the link."""
+    match event:
+        case hostlink.Connected():
+            welcome = event.welcome
+            canonical(log, "link_up", epoch=welcome.epoch, version=welcome.version, high_water=welcome.high_water)
+        case hostlink.Disconnected():
+            canonical(log, "link_down", level="warning", reason=event.reason, remedy=event.remedy)
+        case hostlink.Refused():
+            canonical(log, "link_refused", level="error", code=event.code, remedy=event.remedy)
+        case hostlink.Acknowledged():
+            canonical(log, "acknowledged", sequence=event.sequence, version=event.version)
+        case hostlink.Rejected():
+            canonical(
+                log, "rejected", level="warning", sequence=event.sequence, code=event.code, remedy=event.remedy,
+                version=event.version,
+            )  # fmt: skip
+        case hostlink.EvidenceWanted():
+            canonical(log, "evidence", key="evidence", every_s=10.0, evidence=event.evidence, offset=event.offset)
+        case hostlink.CandidateOffered():
+            candidate = event.candidate
+            canonical(
+                log, "offered", key=candidate.candidate, every_s=600.0, candidate=candidate.candidate,
+                source=candidate.source, base_version=candidate.base_version,
+            )  # fmt: skip
+        case _:
+            assert_never(event)

@@ -1,0 +1,102 @@
+"""What outlives a restart besides the outbox: the keeper's memory and the evidence of escalations."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from gapd.errors import ConfigError, InputError
+from gapd.keeper import Memory
+from gapd.parameters import ParameterSet
+
+# Rises when what is stored changes its meaning; an older file is then set aside and the robot commissioned anew.
+VERSION = 1
+# Recordings kept: the host fetches one soon after its escalation, or never.
+KEPT = 5
+
+
+class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """memory.json: `parameters` is the fingerprint they belong to, `version` that of the values on the host."""
+
+    format: int
+    parameters: str
+    version: int
+    memory: Memory
+
+
+class StateFolder:
+    """The folder `state` of robot.toml; `notes` says what was found there that could not be used."""
+
+    def __init__(self, folder: Path, space: ParameterSet, channels: int) -> None:
+        """Make the folder, for this user alone. ConfigError if that is not possible."""
+        self.folder, self.notes = folder, list[str]()
+        self._fingerprint, self._sizes = space.fingerprint, (len(space), channels)
+        self._evidence = folder / "evidence"
+        try:
+            self._evidence.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"state {folder}: {error.strerror}; name a folder that this user may write") from None
+        self._path = folder / "memory.json"
+
+    def load(self) -> tuple[Memory | None, int]:
+        """The keeper's memory, if there is one of these parameters, and the version of the values on the host."""
+        try:
+            stored = msgspec.json.decode(self._path.read_bytes(), type=Stored)
+        except FileNotFoundError:
+            return None, 0
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._aside(f"cannot be read ({error})")
+            return None, 0
+        if stored.format != VERSION or stored.parameters != self._fingerprint or not self._fits(stored.memory):
+            self._aside("belongs to other parameters or another version of gapd")
+            return None, 0
+        return stored.memory, stored.version
+
+    def save(self, memory: Memory, version: int) -> None:
+        """Replace the file at once: after a crash it is the old or the new one."""
+        raw = msgspec.json.encode(Stored(VERSION, self._fingerprint, version, memory))
+        _write(self._path, msgspec.json.format(raw, indent=1))
+
+    def keep_evidence(self, raw: bytes) -> str:
+        """Store a recording; its sha256, by which the host asks for it."""
+        digest = hashlib.sha256(raw).hexdigest()
+        _write(self._evidence / digest, raw)
+        newest = sorted(self._evidence.iterdir(), key=lambda p: p.stat().st_mtime_ns, reverse=True)
+        for path in newest[KEPT:]:
+            path.unlink(missing_ok=True)
+        return digest
+
+    def evidence(self, digest: str, offset: int, size: int) -> tuple[bytes, int]:
+        """Bytes of a recording from offset, and its length; nothing and 0 if it is gone."""
+        path = self._evidence / digest
+        if not digest.isalnum() or not path.is_file():
+            return b"", 0
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(size), path.stat().st_size
+
+    def _fits(self, memory: Memory) -> bool:
+        parameters, channels = self._sizes
+        baseline = (len(memory.baseline.mean), len(memory.baseline.spread)) if memory.baseline else (channels, channels)
+        floor = len(memory.floor) in (0, channels)
+        return len(memory.z) == parameters and floor and baseline == (channels, channels)
+
+    def _aside(self, why: str) -> None:
+        target = self._path.with_name(f"{self._path.name}.unusable")
+        self._path.replace(target)
+        self.notes.append(f"{self._path} {why}: it is now {target.name}, and the robot is commissioned anew")
+
+
+def _write(path: Path, raw: bytes) -> None:
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); free space on the disk") from None

@@ -1,0 +1,182 @@
+"""From an escalation to the robot's verdict."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from link_peer import FakeRobot, Host, correction, escalation, until, verdict
+
+from gapd.errors import GapdError
+from gapd.evidence import pack
+from gapd.messages import link
+from gapd.robot import Robot
+from gapd.windows import Frames
+from gaptrain.host import jobs
+from gaptrain.host.database import HostError, read_state
+from gaptrain.host.evidence_files import EvidenceFiles
+from gaptrain.host.recalibrate import recalibrate
+from gaptrain.host.registry import the_robot
+from gaptrain.host.store import Store
+
+Make = Callable[..., FakeRobot]
+Start = Callable[..., Host]
+
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def truth(tiny: Robot) -> np.ndarray[Any, Any]:
+    return tiny.parameters.nominal * [1.2, 1.8, 0.6, 1.3]
+
+
+@pytest.fixture(scope="module")
+def evidence(tiny: Robot, truth: np.ndarray[Any, Any], recorded: Any) -> bytes:
+    return pack(recorded(tiny, truth, SECONDS, 7).frames)
+
+
+@pytest.fixture
+def given(enrolled: Make, tmp_path: Path) -> Callable[[bytes], Path]:
+    """A state in which r1 has escalated with this evidence, on version 1."""
+
+    def give(raw: bytes) -> Path:
+        robot, state = enrolled(), tmp_path / "state"
+        sha = hashlib.sha256(raw).hexdigest()
+        store = Store(state, lambda: 1.0)
+        record = the_robot(store.database, "r1")
+        store.greet(record, robot.hello())
+        store.apply(record, correction(robot.space, 1, 0))
+        assert isinstance(store.apply(record, escalation(2, sha, len(raw))), link.Ack)
+        wanted, files = store.wanted("r1"), EvidenceFiles(state)
+        assert wanted is not None
+        for offset in range(0, len(raw), link.CHUNK_BYTES):
+            data = raw[offset : offset + link.CHUNK_BYTES]
+            taken = files.take(wanted, link.Chunk(sha, offset, len(raw), sha, data))
+        assert taken == "complete"
+        store.evidence_complete(wanted)
+        store.close()
+        return state
+
+    return give
+
+
+@pytest.mark.parametrize("engine", ["gapd", "sysid"])
+def test_a_refit_is_offered_on_the_current_version(
+    given: Any, evidence: bytes, truth: np.ndarray[Any, Any], tiny: Robot, engine: Any
+) -> None:
+    state = given(evidence)
+    outcome = recalibrate(state, "r1", engine, threads=1)
+    assert outcome.candidate
+    with closing(read_state(state)) as database:
+        offered = jobs.pending(database, "r1")
+        ended = jobs.result(database, 1)
+    assert offered is not None
+    assert (offered.candidate, offered.base_version) == (outcome.candidate, 1)
+    assert offered.source == f"recalibration 1, {engine}"
+    found = tiny.parameters.to_physical(np.array(offered.z))
+    np.testing.assert_allclose(found, truth, rtol=0.15)
+    assert (ended["state"], ended["candidate"]) == ("offered", outcome.candidate)
+    assert "accepted" in ended["reason"]
+
+
+def test_nothing_is_offered_where_nothing_has_changed(given: Any, tiny: Robot, recorded: Any) -> None:
+    state = given(pack(recorded(tiny, tiny.parameters.nominal, SECONDS, 8).frames))
+    outcome = recalibrate(state, "r1", threads=1)
+    assert outcome.candidate == ""
+    with closing(read_state(state)) as database:
+        ended = jobs.result(database, 1)
+        assert jobs.pending(database, "r1") is None
+    assert ended["state"] == "nothing"
+    assert ended["reason"]
+    assert ended["remedy"]
+
+
+def test_failures_are_recorded_with_a_remedy(given: Any, evidence: bytes, tiny: Robot, recorded: Any) -> None:
+    frames = recorded(tiny, tiny.parameters.nominal, 0.5, 8).frames
+    state = given(pack(frames))
+    with pytest.raises(GapdError, match="too few"):
+        recalibrate(state, "r1", threads=1)
+    with closing(read_state(state)) as database:
+        ended = jobs.result(database, 1)
+        assert jobs.next_job(database) is None  # it is not tried for ever
+        (name,) = database.execute("SELECT evidence FROM jobs").fetchone()
+    assert ended["state"] == "failed"
+    assert "too few" in ended["reason"]
+    other = Frames(np.zeros(3), np.zeros((3, 9)), np.zeros((3, 1)), np.zeros((3, 0)))
+    (state / "evidence" / name).write_bytes(pack(other))
+    with pytest.raises(HostError, match="9, 1, 0"):
+        recalibrate(state, "r1", threads=1)
+    (state / "evidence" / name).unlink()
+    with pytest.raises(HostError, match="the recording is gone"):
+        recalibrate(state, "r1", threads=1)
+
+
+def test_without_evidence_there_is_nothing_to_do(enrolled: Make, tmp_path: Path) -> None:
+    enrolled()
+    with pytest.raises(HostError, match="no escalation with complete evidence"):
+        recalibrate(tmp_path / "state", "r1")
+
+
+def test_automatic_from_the_escalation_to_the_new_version(
+    enrolled: Make, host: Start, evidence: bytes, truth: np.ndarray[Any, Any], tiny: Robot
+) -> None:
+    robot = enrolled()
+    service = host(robot, "--recalibrate", "auto")
+    sha = hashlib.sha256(evidence).hexdigest()
+    robot.connect().say_hello()
+    robot.send(escalation(1, sha, len(evidence)))
+    offered, end = None, time.monotonic() + 60.0
+    while offered is None:
+        assert time.monotonic() < end, service.events("recalibrated")
+        match message := robot.receive((link.EvidenceRequest, link.Candidate, link.Ack, link.Heartbeat), 30.0):
+            case link.EvidenceRequest(offset=offset):
+                data = evidence[offset : offset + link.CHUNK_BYTES]
+                robot.send(link.Chunk(sha, offset, len(evidence), sha, data))
+            case link.Candidate():
+                offered = message
+            case link.Heartbeat():
+                robot.send(link.Heartbeat(0))
+    assert robot.ask(verdict(2, offered.candidate, 0)) == link.Ack(1, 2, 1)
+    found = tiny.parameters.to_physical(np.array(robot.say_hello().z))
+    np.testing.assert_allclose(found, truth, rtol=0.15)
+    until(lambda: service.events("recalibrated"))
+    assert service.events("recalibrated")[0]["state"] == "offered"
+
+
+def test_automatic_failures_are_told_and_left(enrolled: Make, host: Start, tmp_path: Path) -> None:
+    robot = enrolled()
+    service = host(robot, "--recalibrate", "auto")
+    raw = msgspec.msgpack.encode({"kind": "nonsense"})
+    sha = hashlib.sha256(raw).hexdigest()
+    robot.connect().say_hello()
+    robot.send(escalation(1, sha, len(raw)))
+    robot.receive(link.EvidenceRequest)
+    robot.send(link.Chunk(sha, 0, len(raw), sha, raw))
+    line = until(lambda: service.events("recalibrated"))[0]
+    assert line["state"] == "failed"
+    assert "no recording of gapd" in line["reason"]
+    assert "gaptrain recalibrate" in line["remedy"]
+    assert robot.silence(link.Candidate, 1.0)
+    assert len(service.events("recalibrating")) == 1
+
+
+def test_a_recalibration_that_was_cut_off_is_taken_up_three_times_at_most(given: Any, evidence: bytes) -> None:
+    state = given(evidence)
+    store = Store(state, lambda: 1.0)
+    for _ in range(jobs.MOST_ATTEMPTS):
+        job = jobs.next_job(store.database)
+        assert job is not None
+        jobs.begin_job(store.database, job.number, 1.0)
+        (cut_off,) = jobs.interrupted(store.database)
+        jobs.resume_job(store.database, cut_off, 2.0)
+    assert jobs.next_job(store.database) is None
+    ended = jobs.result(store.database, 1)
+    store.close()
+    assert (ended["state"], ended["reason"]) == ("failed", "cut off 3 times")

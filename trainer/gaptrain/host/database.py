@@ -1,0 +1,197 @@
+"""The host's state: one SQLite file in a folder. What is acknowledged is on the disk; history is never overwritten."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from gapd.errors import GapdError
+
+FILE = "host.sqlite"
+# Rises with every change that older software cannot read.
+SCHEMA = 1
+# Another process may hold the write lock this long: enrolments and results of recalibrations are short.
+BUSY_S = 5.0
+
+_TABLES = """
+CREATE TABLE definitions (
+    fingerprint TEXT PRIMARY KEY,
+    parameters BLOB NOT NULL          -- JSON of the [[parameter]] tables
+) STRICT;
+CREATE TABLE robots (
+    name TEXT PRIMARY KEY,
+    public_key TEXT NOT NULL UNIQUE,
+    robot_type TEXT NOT NULL,
+    config TEXT NOT NULL,             -- path of robot.toml
+    fingerprint TEXT NOT NULL REFERENCES definitions,
+    context BLOB NOT NULL,            -- JSON {name: nominal}, in order
+    enrolled REAL NOT NULL,
+    revoked REAL
+) STRICT;
+CREATE TABLE epochs (
+    robot TEXT NOT NULL REFERENCES robots,
+    epoch INTEGER NOT NULL,
+    outbox TEXT NOT NULL,
+    high_water INTEGER NOT NULL DEFAULT 0,
+    fingerprint TEXT NOT NULL,        -- of the parameters that the robot said hello with
+    issued REAL NOT NULL,
+    PRIMARY KEY (robot, epoch),
+    UNIQUE (robot, outbox)
+) STRICT;
+CREATE TABLE versions (
+    robot TEXT NOT NULL REFERENCES robots,
+    version INTEGER NOT NULL,
+    fingerprint TEXT NOT NULL REFERENCES definitions,
+    z BLOB NOT NULL,                  -- (P,) float64
+    z_sd BLOB NOT NULL,               -- (P,) float64
+    active BLOB NOT NULL,             -- (A,) uint32
+    covariance BLOB NOT NULL,         -- lower triangle (A, A), float32
+    checksum INTEGER NOT NULL,        -- CRC-32 of the four above
+    source TEXT NOT NULL,             -- correction, previous, candidate ID, enrolment
+    reason TEXT NOT NULL,
+    changed BLOB NOT NULL,            -- JSON names
+    effective BLOB NOT NULL,          -- JSON names
+    gap_before REAL,
+    gap_after REAL,
+    windows INTEGER NOT NULL,
+    epoch INTEGER,
+    sequence INTEGER,
+    timestamp REAL,                   -- the robot's clock
+    received REAL NOT NULL,           -- wall time here
+    PRIMARY KEY (robot, version),
+    UNIQUE (robot, epoch, sequence)
+) STRICT;
+CREATE TRIGGER versions_stay BEFORE UPDATE ON versions BEGIN SELECT RAISE(ABORT, 'history stays as it is'); END;
+CREATE TRIGGER versions_remain BEFORE DELETE ON versions BEGIN SELECT RAISE(ABORT, 'history stays as it is'); END;
+CREATE TABLE refusals (
+    robot TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    code TEXT NOT NULL,
+    remedy TEXT NOT NULL,
+    received REAL NOT NULL,
+    PRIMARY KEY (robot, epoch, sequence)
+) STRICT;
+CREATE TABLE escalations (
+    robot TEXT NOT NULL REFERENCES robots,
+    epoch INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    base_version INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    remedy TEXT NOT NULL,
+    terms BLOB NOT NULL,              -- JSON
+    evidence TEXT NOT NULL,           -- sha256, or empty
+    evidence_bytes INTEGER NOT NULL,
+    evidence_state TEXT NOT NULL,     -- none, wanted, complete, lost
+    evidence_reason TEXT NOT NULL DEFAULT '',
+    timestamp REAL NOT NULL,
+    received REAL NOT NULL,
+    PRIMARY KEY (robot, epoch, sequence)
+) STRICT;
+CREATE INDEX evidence_wanted ON escalations (robot) WHERE evidence_state = 'wanted';
+CREATE TABLE candidates (
+    candidate TEXT PRIMARY KEY,
+    robot TEXT NOT NULL REFERENCES robots,
+    base_version INTEGER NOT NULL,
+    fingerprint TEXT NOT NULL REFERENCES definitions,
+    z BLOB NOT NULL,
+    z_sd BLOB NOT NULL,
+    source TEXT NOT NULL,
+    made REAL NOT NULL,
+    state TEXT NOT NULL DEFAULT 'pending',   -- pending, accepted, rejected, stale
+    reason TEXT NOT NULL DEFAULT '',
+    gap_before REAL,
+    gap_after REAL,
+    windows INTEGER,
+    decided REAL
+) STRICT;
+CREATE INDEX candidates_pending ON candidates (robot) WHERE state = 'pending';
+CREATE TABLE jobs (
+    job INTEGER PRIMARY KEY,
+    robot TEXT NOT NULL REFERENCES robots,
+    epoch INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    evidence TEXT NOT NULL,
+    state TEXT NOT NULL,              -- waiting, ready, running, offered, nothing, failed, superseded
+    attempts INTEGER NOT NULL DEFAULT 0,
+    reason TEXT NOT NULL DEFAULT '',
+    remedy TEXT NOT NULL DEFAULT '',
+    candidate TEXT NOT NULL DEFAULT '',
+    made REAL NOT NULL,
+    started REAL,
+    ended REAL,
+    UNIQUE (robot, epoch, sequence)
+) STRICT;
+CREATE INDEX jobs_open ON jobs (robot) WHERE state IN ('waiting', 'ready', 'running');
+"""
+
+
+class HostError(GapdError):
+    """State of the host that cannot be used as it is."""
+
+
+def open_state(folder: Path) -> sqlite3.Connection:
+    """Open the state for reading and writing, and make it where there is none."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / FILE
+    database = _connect(path, "rwc")
+    try:
+        # The default page size of 4 KiB holds a correction of 29 parameters.
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA foreign_keys = ON")
+        if _version(database) == 0:
+            _make_tables(database)
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from None
+    _require_schema(path, _version(database))
+    return database
+
+
+def read_state(folder: Path) -> sqlite3.Connection:
+    """Open the state for reading only; it may be used from several threads, one at a time."""
+    path = folder / FILE
+    if not path.is_file():
+        raise HostError(f"{path}: no such file; start `gaptrain host` or `gaptrain enrol` with this --state first")
+    database = _connect(path, "ro")
+    try:
+        _require_schema(path, _version(database))
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from None
+    return database
+
+
+def _make_tables(database: sqlite3.Connection) -> None:
+    try:
+        database.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+    except sqlite3.OperationalError:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        if _version(database) == 0:  # else another process has just made them
+            raise
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    try:
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from None
+
+
+def _version(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _require_schema(path: Path, version: int) -> None:
+    if version > SCHEMA:
+        raise HostError(
+            f"{path}: written by a newer version (schema {version}, this is {SCHEMA}); update gapd, or use another "
+            "--state"
+        )
+    if version != SCHEMA:
+        raise HostError(f"{path}: is no state of a host (schema {version}); use another --state")
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> HostError:
+    return HostError(f"{path}: {error}; check disk and permissions, or restore the folder from a backup")

@@ -1,0 +1,204 @@
+"""Recalibrations from the escalation to the robot's verdict: jobs, and the candidates they make."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapd.messages.link import Candidate, Escalation, Verdict
+
+Array = NDArray[np.float64]
+Ended = Literal["offered", "nothing", "failed", "superseded"]
+
+# A recalibration that was cut off this often will be cut off again.
+MOST_ATTEMPTS = 3
+# Corrections may overtake a candidate this often before it is given up.
+MOST_REBASES = 5
+
+
+@dataclass(frozen=True)
+class Job:
+    """One recalibration."""
+
+    number: int
+    robot: str
+    evidence: str  # sha256
+    state: str
+    attempts: int
+
+
+_JOB = "SELECT job, robot, evidence, state, attempts FROM jobs"
+
+
+def add_job(database: sqlite3.Connection, robot: str, message: Escalation, received: float) -> None:
+    """Make the job of an escalation; it takes the place of the robot's older ones that have not begun."""
+    database.execute(
+        "UPDATE jobs SET state = 'superseded', reason = 'a newer escalation', ended = ? "
+        "WHERE robot = ? AND state IN ('waiting', 'ready')",
+        (received, robot),
+    )
+    database.execute(
+        "INSERT INTO jobs (robot, epoch, sequence, evidence, state, made) VALUES (?, ?, ?, ?, 'waiting', ?)",
+        (robot, message.epoch, message.sequence, message.evidence, received),
+    )
+
+
+def evidence_came(database: sqlite3.Connection, evidence: str) -> None:
+    """Jobs that waited for this recording can run."""
+    database.execute("UPDATE jobs SET state = 'ready' WHERE evidence = ? AND state = 'waiting'", (evidence,))
+
+
+def evidence_lost(database: sqlite3.Connection, robot: str, evidence: str, reason: str, now: float) -> None:
+    """Jobs that waited for this recording cannot run."""
+    waiting = database.execute(
+        "SELECT job FROM jobs WHERE robot = ? AND evidence = ? AND state = 'waiting'", (robot, evidence)
+    )
+    for (job,) in waiting.fetchall():
+        end_job(database, job, "failed", reason, "wait for the robot's next escalation", now)
+
+
+def next_job(database: sqlite3.Connection, robot: str | None = None) -> Job | None:
+    """The oldest job that can run, of one robot or of all."""
+    row = database.execute(
+        f"{_JOB} WHERE state = 'ready' AND (?1 IS NULL OR robot = ?1) ORDER BY job LIMIT 1", (robot,)
+    ).fetchone()
+    return None if row is None else Job(*row)
+
+
+def interrupted(database: sqlite3.Connection) -> list[Job]:
+    """Jobs that are marked as running; without a process they were cut off."""
+    return [Job(*row) for row in database.execute(f"{_JOB} WHERE state = 'running'")]
+
+
+def with_evidence(database: sqlite3.Connection, robot: str) -> Job | None:
+    """The robot's newest job whose recording is complete, whatever became of it."""
+    row = database.execute(
+        f"{_JOB} WHERE robot = ? AND evidence IN "  # noqa: S608  constant
+        "(SELECT evidence FROM escalations WHERE evidence_state = 'complete') ORDER BY job DESC LIMIT 1",
+        (robot,),
+    ).fetchone()
+    return None if row is None else Job(*row)
+
+
+def numbered(database: sqlite3.Connection, number: int) -> Job | None:
+    """The job of that number."""
+    row = database.execute(f"{_JOB} WHERE job = ?", (number,)).fetchone()
+    return None if row is None else Job(*row)
+
+
+def begin_job(database: sqlite3.Connection, job: int, now: float) -> None:
+    """Mark a job as running."""
+    database.execute(
+        "UPDATE jobs SET state = 'running', attempts = attempts + 1, started = ?, ended = NULL WHERE job = ?",
+        (now, job),
+    )
+
+
+def result(database: sqlite3.Connection, job: int) -> dict[str, str]:
+    """State, reason, remedy and candidate of a job, for the journal."""
+    sql = "SELECT state, reason, remedy, candidate FROM jobs WHERE job = ?"
+    row = database.execute(sql, (job,)).fetchone()
+    return dict(zip(("state", "reason", "remedy", "candidate"), row, strict=True))
+
+
+def resume_job(database: sqlite3.Connection, job: Job, now: float) -> None:
+    """Put a job that was cut off back, or give it up."""
+    if job.attempts < MOST_ATTEMPTS:
+        database.execute("UPDATE jobs SET state = 'ready' WHERE job = ?", (job.number,))
+        return
+    reason = f"cut off {job.attempts} times"
+    end_job(database, job.number, "failed", reason, f"run `gaptrain recalibrate {job.robot}` and read its output", now)
+
+
+def end_job(
+    database: sqlite3.Connection, job: int, state: Ended, reason: str, remedy: str, now: float, candidate: str = ""
+) -> None:
+    """Record how a job ended, with the reason and what to do."""
+    database.execute(
+        "UPDATE jobs SET state = ?, reason = ?, remedy = ?, candidate = ?, ended = ? WHERE job = ?",
+        (state, reason, remedy, candidate, now, job),
+    )
+
+
+def add_candidate(
+    database: sqlite3.Connection,
+    robot: str,
+    base_version: int,
+    identity: str,
+    z: Array,
+    z_sd: Array,
+    source: str,
+    now: float,
+) -> str:
+    """Store values (P,) to be offered in place of those of base_version; return the candidate's name."""
+    name = f"{secrets.token_hex(6)}.0"
+    database.execute(
+        "UPDATE candidates SET state = 'stale', reason = 'a newer candidate', decided = ? "
+        "WHERE robot = ? AND state = 'pending'",
+        (now, robot),
+    )
+    _insert(database, name, (robot, base_version, identity, _bytes(z), _bytes(z_sd), source, now))
+    return name
+
+
+def pending(database: sqlite3.Connection, robot: str) -> Candidate | None:
+    """The candidate that waits for the robot's verdict."""
+    row = database.execute(
+        "SELECT candidate, base_version, z, z_sd, source FROM candidates WHERE robot = ? AND state = 'pending'",
+        (robot,),
+    ).fetchone()
+    if row is None:
+        return None
+    z, z_sd = (tuple(np.frombuffer(blob, "<f8").tolist()) for blob in row[2:4])
+    return Candidate(row[0], row[1], z, z_sd, row[4])
+
+
+def rebase(database: sqlite3.Connection, robot: str, version: int, now: float) -> None:
+    """After a new version offer what is pending again, on that version: its values are absolute, the robot checks."""
+    rows = database.execute(
+        "SELECT candidate, robot, fingerprint, z, z_sd, source FROM candidates WHERE robot = ? AND state = 'pending'",
+        (robot,),
+    ).fetchall()
+    for name, _, identity, z, z_sd, source in rows:
+        stem, _, times = name.rpartition(".")
+        database.execute(
+            "UPDATE candidates SET state = 'stale', reason = ?, decided = ? WHERE candidate = ?",
+            (f"version {version} came before its verdict", now, name),
+        )
+        if int(times) < MOST_REBASES:
+            _insert(database, f"{stem}.{int(times) + 1}", (robot, version, identity, z, z_sd, source, now))
+
+
+def withdraw(database: sqlite3.Connection, robot: str, reason: str, now: float) -> None:
+    """Offer nothing any more."""
+    database.execute(
+        "UPDATE candidates SET state = 'stale', reason = ?, decided = ? WHERE robot = ? AND state = 'pending'",
+        (reason, now, robot),
+    )
+
+
+def judged(database: sqlite3.Connection, message: Verdict, now: float) -> None:
+    """Record the robot's verdict on a pending candidate."""
+    gaps = (g if np.isfinite(g) else None for g in (message.gap_before, message.gap_after))
+    database.execute(
+        "UPDATE candidates SET state = ?, reason = ?, gap_before = ?, gap_after = ?, windows = ?, decided = ? "
+        "WHERE candidate = ?",
+        (message.verdict, message.reason, *gaps, message.windows, now, message.candidate),
+    )
+
+
+def _insert(database: sqlite3.Connection, name: str, row: tuple[object, ...]) -> None:
+    database.execute(
+        "INSERT INTO candidates (candidate, robot, base_version, fingerprint, z, z_sd, source, made) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (name, *row),
+    )
+
+
+def _bytes(vector: Array) -> bytes:
+    return vector.astype("<f8").tobytes()

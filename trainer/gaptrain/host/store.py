@@ -1,0 +1,254 @@
+"""Applies robots' messages, each once: the answer may be sent as soon as the transaction is committed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from gapd.messages.link import (
+    Ack,
+    Candidate,
+    Correction,
+    Durable,
+    Escalation,
+    Hello,
+    Nack,
+    Refused,
+    Verdict,
+    Welcome,
+)
+from gaptrain.host import jobs
+from gaptrain.host.database import open_state
+from gaptrain.host.evidence_files import Wanted
+from gaptrain.host.hello import enrol_again, unfit
+from gaptrain.host.registry import Definitions, Enrolled
+from gaptrain.host.values import (
+    LARGEST_INTEGER,
+    Values,
+    correction_values,
+    escalation_fault,
+    verdict_fault,
+)
+from gaptrain.host.versions import NOMINAL, Origin, Version, add_version, newest, newest_number
+
+Answer = Ack | Nack
+Code = Literal["stale_base", "wrong_epoch", "wrong_parameters", "invalid"]
+
+_STALE = "fit and check again on the values that come with this message"
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    code: Code
+    remedy: str
+
+
+class Store:
+    """The host's state as the service uses it. Not for several threads."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+        """Open or make the state; `clock` gives wall time in s, which is stored as a label only."""
+        self.database = open_state(folder)
+        self._clock = clock
+        self._definitions = Definitions(self.database)
+
+    def close(self) -> None:
+        """Close the file; what is committed stays."""
+        self.database.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit everything in the block together, or nothing. Blocks may be nested: the outermost commits."""
+        if self.database.in_transaction:
+            yield
+            return
+        self.database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.database.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.OperationalError):  # SQLite has rolled back itself, as on a full disk
+                self.database.execute("ROLLBACK")
+            raise
+
+    def greet(self, robot: Enrolled, hello: Hello) -> Welcome | Refused:
+        """Answer a Hello: the same outbox has the same epoch, a new one the next."""
+        refused = unfit(robot, hello)
+        if refused:
+            return refused
+        with self.transaction():
+            key = (robot.name, hello.outbox)
+            sql = "SELECT epoch, high_water, fingerprint FROM epochs WHERE robot = ? AND outbox = ?"
+            row = self.database.execute(sql, key).fetchone()
+            if row is None:
+                row = (self._issue(robot, hello), 0, hello.parameters)
+            if row[2] != hello.parameters:
+                sql = "UPDATE epochs SET fingerprint = ? WHERE robot = ? AND outbox = ?"
+                self.database.execute(sql, (hello.parameters, *key))
+            current = newest(self.database, robot.name)
+        return Welcome(row[0], row[1], current.number if current else NOMINAL, current.z if current else ())
+
+    def _issue(self, robot: Enrolled, hello: Hello) -> int:
+        sql = "SELECT coalesce(max(epoch), 0) + 1 FROM epochs WHERE robot = ?"
+        epoch = int(self.database.execute(sql, (robot.name,)).fetchone()[0])
+        self.database.execute(
+            "INSERT INTO epochs (robot, epoch, outbox, fingerprint, issued) VALUES (?, ?, ?, ?, ?)",
+            (robot.name, epoch, hello.outbox, hello.parameters, self._clock()),
+        )
+        return epoch
+
+    def apply(self, robot: Enrolled, message: Correction | Escalation | Verdict) -> Answer:
+        """Apply a durable message, once by (robot, epoch, sequence); again gives the same kind of answer.
+
+        A refusal is final too: it advances the high-water mark. Only a message of an unknown epoch does not.
+        """
+        with self.transaction():
+            current = newest(self.database, robot.name)
+            row = self.database.execute(
+                "SELECT high_water, fingerprint FROM epochs WHERE robot = ? AND epoch = ?",
+                (robot.name, min(max(message.epoch, 0), LARGEST_INTEGER)),
+            ).fetchone()
+            if row is None or not 0 < message.sequence <= LARGEST_INTEGER:
+                refusal = _Refusal("wrong_epoch", "say hello and use the epoch of the answer; sequences start at 1")
+            elif message.sequence <= row[0]:
+                return self._again(robot, message, current)
+            elif row[1] != robot.fingerprint:
+                refusal = _Refusal("wrong_parameters", enrol_again(robot))
+            else:
+                refused = self._take(robot, message, current)
+                if refused is None:
+                    self._advance(robot, message)
+                    return Ack(message.epoch, message.sequence, newest_number(self.database, robot.name))
+                refusal = refused
+            if row is not None:
+                self._refuse(robot, message, refusal)
+        return _nack(message, refusal, current)
+
+    def _take(self, robot: Enrolled, message: Durable, current: Version | None) -> _Refusal | None:
+        if isinstance(message, Correction):
+            return self._correct(robot, message, current)
+        if isinstance(message, Escalation):
+            return self._escalate(robot, message)
+        assert isinstance(message, Verdict)  # noqa: S101  apply takes nothing else
+        return self._judge(robot, message, current)
+
+    def _correct(self, robot: Enrolled, message: Correction, current: Version | None) -> _Refusal | None:
+        values = correction_values(message, self._definitions.space(robot.fingerprint))
+        if isinstance(values, str):
+            return _Refusal("invalid", values)
+        if message.base_version != (current.number if current else NOMINAL):
+            return _Refusal("stale_base", _STALE)
+        self._add(robot, values, Origin.of(message), message.base_version + 1)
+        return None
+
+    def _escalate(self, robot: Enrolled, message: Escalation) -> _Refusal | None:
+        fault = escalation_fault(message)
+        if fault:
+            return _Refusal("invalid", fault)
+        now = self._clock()
+        self.database.execute(
+            "INSERT INTO escalations (robot, epoch, sequence, base_version, reason, remedy, terms, evidence, "
+            "evidence_bytes, evidence_state, timestamp, received) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                robot.name, message.epoch, message.sequence, message.base_version, message.reason, message.remedy,
+                msgspec.json.encode(message.terms), message.evidence, message.evidence_bytes,
+                "wanted" if message.evidence else "none", message.timestamp, now,
+            ),
+        )  # fmt: skip
+        if message.evidence:
+            jobs.add_job(self.database, robot.name, message, now)
+        return None
+
+    def _judge(self, robot: Enrolled, message: Verdict, current: Version | None) -> _Refusal | None:
+        fault = verdict_fault(message)
+        sql = "SELECT base_version, state, fingerprint, z, z_sd FROM candidates WHERE candidate = ? AND robot = ?"
+        row = None if fault else self.database.execute(sql, (message.candidate, robot.name)).fetchone()
+        if row is None:
+            return _Refusal("invalid", fault or f"candidate {message.candidate[:60]!r} was not offered to this robot")
+        base, state, identity, z, z_sd = row
+        number = current.number if current else NOMINAL
+        if (message.base_version, base, identity) != (number, number, robot.fingerprint) or state == "stale":
+            return _Refusal("stale_base", _STALE)
+        if state != "pending":
+            return _Refusal("invalid", f"candidate {message.candidate} is {state} already; nothing to do")
+        jobs.judged(self.database, message, self._clock())
+        if message.verdict == "accepted":
+            values = Values.independent(np.frombuffer(z, "<f8"), np.frombuffer(z_sd, "<f8"))
+            self._add(robot, values, Origin.of(message), number + 1)
+        return None
+
+    def _add(self, robot: Enrolled, values: Values, origin: Origin, number: int) -> None:
+        now = self._clock()
+        add_version(self.database, robot.name, number, robot.fingerprint, values, origin, now)
+        jobs.rebase(self.database, robot.name, number, now)
+
+    def _again(self, robot: Enrolled, message: Durable, current: Version | None) -> Answer:
+        """The answer to a message that is applied or refused already."""
+        sql = "SELECT code, remedy FROM refusals WHERE robot = ? AND epoch = ? AND sequence = ?"
+        row = self.database.execute(sql, (robot.name, message.epoch, message.sequence)).fetchone()
+        if row is not None:
+            return _nack(message, _Refusal(*row), current)
+        return Ack(message.epoch, message.sequence, current.number if current else NOMINAL)
+
+    def _refuse(self, robot: Enrolled, message: Durable, refusal: _Refusal) -> None:
+        if refusal.code == "wrong_epoch":
+            return
+        self._advance(robot, message)
+        self.database.execute(
+            "INSERT INTO refusals VALUES (?, ?, ?, ?, ?, ?)",
+            (robot.name, message.epoch, message.sequence, refusal.code, refusal.remedy, self._clock()),
+        )
+
+    def _advance(self, robot: Enrolled, message: Durable) -> None:
+        self.database.execute(
+            "UPDATE epochs SET high_water = ? WHERE robot = ? AND epoch = ?",
+            (message.sequence, robot.name, message.epoch),
+        )
+
+    def candidate(self, robot: str) -> Candidate | None:
+        """What is to be offered to the robot."""
+        return jobs.pending(self.database, robot)
+
+    def version(self, robot: str) -> int:
+        """Number of the robot's current version."""
+        return newest_number(self.database, robot)
+
+    def wanted(self, robot: str) -> Wanted | None:
+        """The recording to fetch from the robot next: that of the newest escalation first."""
+        row = self.database.execute(
+            "SELECT evidence, evidence_bytes FROM escalations WHERE robot = ? AND evidence_state = 'wanted' "
+            "ORDER BY received DESC LIMIT 1",
+            (robot,),
+        ).fetchone()
+        return None if row is None else Wanted(robot, *row)
+
+    def evidence_complete(self, wanted: Wanted) -> None:
+        """Note that the recording is on the disk; jobs that waited for it become ready."""
+        with self.transaction():
+            self._evidence(wanted, "complete", "")
+            jobs.evidence_came(self.database, wanted.evidence)
+
+    def evidence_lost(self, wanted: Wanted, reason: str) -> None:
+        """Note that the recording cannot be had; jobs that waited for it fail."""
+        with self.transaction():
+            self._evidence(wanted, "lost", reason)
+            jobs.evidence_lost(self.database, wanted.robot, wanted.evidence, reason, self._clock())
+
+    def _evidence(self, wanted: Wanted, state: str, reason: str) -> None:
+        self.database.execute(
+            "UPDATE escalations SET evidence_state = ?, evidence_reason = ? "
+            "WHERE robot = ? AND evidence = ? AND evidence_state = 'wanted'",
+            (state, reason, wanted.robot, wanted.evidence),
+        )
+
+
+def _nack(message: Durable, refusal: _Refusal, current: Version | None) -> Nack:
+    number, z = (current.number, current.z) if current else (NOMINAL, ())
+    return Nack(message.epoch, message.sequence, refusal.code, refusal.remedy, number, z)
