@@ -14,10 +14,11 @@ TORCH := $(STAMPS)/torch
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow bench lint types imports clean distclean lock
+.PHONY: help demo demo-recording test test-slow bench lint types imports clean distclean lock
 
 help:
-	@echo 'make demo       a complete correction on simulated data, without torch'
+	@echo 'make demo       robot, daemon, host and simulation live, in a minute and a half; without torch'
+	@echo 'make demo-recording  the same fit on a recording, in 12 s'
 	@echo 'make test       lint, types, import contracts and all tests but the slow ones'
 	@echo 'make test-slow  the tests that take minutes'
 	@echo 'make bench      install what the scripts in benchmarks/ need'
@@ -27,6 +28,9 @@ help:
 
 demo: $(PROJECT)
 	$(BIN)/python benchmarks/demo.py
+
+demo-recording: $(PROJECT)
+	$(BIN)/python benchmarks/demo_recording.py
 
 test: lint types imports $(PROJECT) $(TORCH)
 	$(BIN)/python -m pytest -m 'not slow'

@@ -55,7 +55,13 @@ def replay(
     values: tuple[str, ...],
     threads: int,
 ) -> None:
-    """Run the whole cycle on recordings (CSV): gates, fit, structure, check, decision."""
+    """Run the whole cycle on recordings (CSV): gates, fit, structure, check, decision.
+
+    Recordings of `gapd record` and `gapd run --record` (.mcap) go through the live loop instead, in the order given.
+    """
+    if any(log.suffix == ".mcap" for log in logs):
+        _replay_live(config, logs, as_json=as_json, others=any((picture, model, values)))
+        return
     import numpy as np
 
     from gapd.corrected_model import require_writable, write_model
@@ -172,7 +178,25 @@ def version() -> None:
     )
 
 
-def _say(word: str, rest: str) -> None:
+def _replay_live(config: Path, recordings: tuple[Path, ...], *, as_json: bool, others: bool) -> None:
+    import msgspec
+
+    from gapd import replay_live
+    from gapd.robot import open_robot
+    from gapd.status_text import status_text
+
+    if others or any(recording.suffix != ".mcap" for recording in recordings):
+        raise ConfigError("recordings (.mcap) take no CSV logs beside them and no option but --json; leave those out")
+    robot = open_robot(config)
+    replay = replay_live.ReplayLive(robot, _learned(robot))
+    for recording in recordings:
+        replay.add(recording)
+    if as_json:
+        click.echo(json.dumps(replay_live.plain(replay.lines, robot), indent=2))
+        return
+    told = msgspec.json.decode(msgspec.json.encode(replay.status()))
+    click.echo(replay_live.text(replay.lines) + "\n\n" + status_text(told))
+: str, rest: str) -> None:
     click.echo(f"{word:<12}{printable(rest)}")
 
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import zmq
 
-from gapd import journal, outgoing
+from gapd import hostlink, journal, outgoing, overview
+from gapd.errors import InputError
 from gapd.evidence import pack
-from gapd.fitter import Fitter
+from gapd.fitter import Failed, Fitter
+from gapd.frame_rows import Refusal
 from gapd.hostlink import Acknowledged, CandidateOffered, Connected, EvidenceWanted, HostLink, Rejected
 from gapd.keeper import Decided, Judged, Monitored
 from gapd.learned import Learned
+from gapd.messages.frames import Frame
 from gapd.messages.link import CHUNK_BYTES, Candidate, Chunk
 from gapd.outbox import Outbox, OutboxError, Stored
 from gapd.pipeline import Happening, Pipeline
+from gapd.postbox import Postbox
 from gapd.recorder import Recorder, RecordingError
 from gapd.robot import Robot
 from gapd.sources.zmq_frames import FrameSource
 from gapd.state_folder import StateFolder
-from gapd.status import Estimate, Level, LinkState, Status, StatusSocket
+from gapd.status import Level, LinkState, Status, StatusSocket
 from gapd.stream import Publisher
 from gapd.telemetry import Logger, ServiceManager, canonical
 from gapd.trial_period import Return
@@ -35,6 +40,8 @@ FRAMES_PER_TURN = 500
 STALE_S = 2.0
 # The same joint and term are escalated again only after this long, by the robot's clock.
 ESCALATION_S = 3600.0
+# After a failed write, the state is written again only this much later.
+RETRY_S = 5.0
 
 
 @dataclass
@@ -58,14 +65,17 @@ class Daemon:
     def __init__(self, robot: Robot, learned: Learned | None, edges: Edges) -> None:
         """Take up what the last run left."""
         self.robot, self.edges = robot, edges
-        memory, self.version = edges.state.load()
+        memory, version = edges.state.load()
         self.pipeline = Pipeline(robot, robot.config.live.keeper, memory)
+        self.post = Postbox(edges.outbox, version)
         self.fitter = Fitter(robot, learned)
         self._poller = zmq.Poller()
         self._robot_s = 0.0
-        self._began_s = self._alive_s = time.monotonic()
-        self._saved = (memory, self.version)
+        self._began_s = self._alive_s = self._accepted_s = time.monotonic()
+        self._saved = (memory, version)
+        self._retry_s = 0.0
         self._problems: dict[str, tuple[Level, str]] = {}
+        self._refusal: Refusal | None = None
         self._floors: float | None = None
         self._last: Decided | None = None
         self._escalated: dict[object, float] = {}
@@ -73,37 +83,33 @@ class Daemon:
         self._judged: set[str] = set()
         for note in edges.state.notes:
             canonical(edges.log, "state", level="warning", note=note)
+        self._note("started", parameters=robot.parameters.fingerprint, memory=self.pipeline.keeper.memory)
+        left = self.post.left_behind()
+        if left is not None:  # killed between the outbox and the state: the values are those on their way
+            self._adopt(self.post.version, left.z)
 
     def turn(self) -> None:
         """Wait for input for a moment at most, then do what is due."""
         self._wait()
         now_s = time.monotonic()
         for frame in self.edges.frames.read(FRAMES_PER_TURN):
-            self._robot_s = frame.timestamp
-            self._record_frame(frame, now_s)
-            self._handle(self.pipeline.add(frame, now_s))
-            if self.edges.stream is not None and self.pipeline.row is not None:
-                self.edges.stream.frame(self.pipeline.row)
-        report = self.fitter.take()
-        if report is not None:
-            self._handle(self.pipeline.finish(report))
-        if self.pipeline.keeper.job is not None and not self.fitter.busy:
-            self.fitter.start(self.pipeline.keeper.job)
-            journal.fit_started(self.edges.log, self.pipeline.keeper.job)
+            self._take(frame, now_s)
+        self._fit()
         self._talk(now_s)
         self._look_at_source(now_s)
-        self._save()
+        self._save(now_s)
         self.edges.status.serve(self.status)
         if self.edges.manager.watchdog_s is not None and now_s - self._alive_s >= self.edges.manager.watchdog_s:
             self.edges.manager.alive()
             self._alive_s = now_s
 
     def close(self) -> None:
-        """Let a running fit end, keep what is known, and leave."""
+        """Let a running fit end, keep what is known, and leave. InputError or RecordingError if that fails."""
         self.fitter.close()
-        self._save()
-        if self.edges.recorder is not None:
-            self.edges.recorder.close()
+        with ExitStack() as stack:
+            if self.edges.recorder is not None:
+                stack.callback(self.edges.recorder.close)
+            self._keep()
 
     def status(self) -> Status:
         """What `gapd status` shows."""
@@ -114,7 +120,7 @@ class Daemon:
             problems=tuple(text for _, text in self._problems.values()),
             counters=self._counters(),
             link=self._link_state(),
-            estimates=self._estimates(),
+            estimates=overview.estimates(self.robot, self.pipeline.keeper.z, self._last),
             gap_floors=self._floors,
             since_s=time.monotonic() - self._began_s,
         )
@@ -128,11 +134,43 @@ class Daemon:
         self._poller.poll(TURN_MS)
         self._poller = zmq.Poller()
 
+    def _take(self, frame: Frame, now_s: float) -> None:
+        self._robot_s = frame.timestamp
+        self._record_frame(frame, now_s)
+        self._handle(self.pipeline.add(frame, now_s))
+        row = self.pipeline.row
+        if row is None:
+            return
+        self._accepted_s, self._refusal = now_s, None
+        if self.edges.stream is not None:
+            self.edges.stream.frame(row)
+
+    def _fit(self) -> None:
+        """Take what a fit has led to, and begin the next."""
+        result = self.fitter.take()
+        if result is not None:
+            self._note("fit_ended", failed=isinstance(result, Failed))
+        if isinstance(result, Failed):
+            self._failed(result)
+        elif result is not None:
+            self._problem("fit", Level.OK, "")
+            self._handle(self.pipeline.finish(result))
+        if self.pipeline.keeper.job is not None and not self.fitter.busy:
+            self.fitter.start(self.pipeline.keeper.job)
+            journal.fit_started(self.edges.log, self.pipeline.keeper.job)
+
+    def _failed(self, failed: Failed) -> None:
+        again_s = self.robot.config.live.keeper.min_interval_s
+        remedy = f"the next one is tried after {again_s:g} s; if it fails too, report this line"
+        canonical(self.edges.log, "fit_failed", level="error", reason=failed.reason, remedy=remedy)
+        self._problem("fit", Level.ERROR, f"a fit has failed: {failed.reason}; {remedy}")
+        self._handle(self.pipeline.abandon())
+
     def _handle(self, happened: list[Happening]) -> None:
         for event in happened:
             journal.write(self.edges.log, event, self.robot)
             self._publish(event)
-            floors = journal.floors(event)
+            floors = overview.floors(event)
             if floors is not None:
                 self._floors = floors
             if isinstance(event, Decided):
@@ -141,6 +179,8 @@ class Daemon:
                 self._returned(event)
             elif isinstance(event, Judged):
                 self._answer(event)
+            elif isinstance(event, Refusal):
+                self._refusal = event
 
     def _publish(self, event: Happening) -> None:
         stream = self.edges.stream
@@ -167,29 +207,37 @@ class Daemon:
         self._last = event
         decision = event.report.decision
         level = Level[decision.level]
-        if decision.action != "escalate":
-            self._problem("decision", level, f"{decision.reason}; {decision.remedy}" if level else "")
+        self._problem("decision", level, f"{decision.reason}; {decision.remedy}" if level else "")
+        self._problem("return", Level.OK, "")
         if decision.corrections:
-            self._put(outgoing.correction(event, self.version, self._robot_s), makes_version=True)
+            self._put(outgoing.correction(event, self.post.version, self._robot_s), makes_version=True)
         if decision.action == "escalate":
-            self._problem("decision", level, f"{decision.reason}; {decision.remedy}")
             self._escalate(event)
 
     def _escalate(self, event: Decided) -> None:
         """Once for each joint and term, and again only after a while."""
         key = outgoing.escalation_key(event)
-        if self._robot_s - self._escalated.get(key, -np.inf) < ESCALATION_S:
+        if abs(self._robot_s - self._escalated.get(key, -np.inf)) < ESCALATION_S:
             canonical(self.edges.log, "escalation_known", reason=event.report.decision.reason)
             return
         self._escalated[key] = self._robot_s
+        digest, size = self._evidence()
+        message = outgoing.escalation(event, self.post.version, self._robot_s, digest, size)
+        self._put(message, makes_version=False)
+
+    def _evidence(self) -> tuple[str, int]:
+        """Store the newest frames; an escalation goes out without them if that fails."""
         raw = pack(self.pipeline.evidence())
-        digest = self.edges.state.keep_evidence(raw)
-        self._put(outgoing.escalation(event, self.version, self._robot_s, digest, len(raw)), makes_version=False)
+        try:
+            return self.edges.state.keep_evidence(raw), len(raw)
+        except InputError as error:
+            canonical(self.edges.log, "evidence_lost", level="error", reason=str(error))
+            return "", 0
 
     def _returned(self, event: Return) -> None:
         names, sd = self.robot.parameters.names, self._sd()
-        message = outgoing.returned(event, names, self.pipeline.keeper.z, sd, self.version, self._robot_s)
-        self._put(message, makes_version=True)
+        z, version = self.pipeline.keeper.z, self.post.version
+        self._put(outgoing.returned(event, names, z, sd, version, self._robot_s), makes_version=True)
         self._problem("return", Level.WARN, f"the last correction was taken back: {event.check.reason}")
 
     def _answer(self, event: Judged) -> None:
@@ -200,18 +248,22 @@ class Daemon:
 
     def _put(self, message: Stored, *, makes_version: bool) -> None:
         """Into the outbox, where it waits for the host's acknowledgement."""
-        if self.edges.outbox is None:
-            return
+        self.post.put(message, makes_version=makes_version)
+        self._store()
+
+    def _store(self) -> None:
         try:
-            sequence = self.edges.outbox.put(message)
+            for sequence, message in self.post.store():
+                kind = type(message).__name__.lower()
+                canonical(self.edges.log, "queued", kind=kind, sequence=sequence, base_version=message.base_version)
         except OutboxError as error:
-            self._problem("outbox", Level.ERROR, str(error))
-            canonical(self.edges.log, "outbox", level="error", reason=str(error))
-            return
-        self._problem("outbox", Level.OK, "")
-        kind = type(message).__name__.lower()
-        canonical(self.edges.log, "queued", kind=kind, sequence=sequence, base_version=self.version)
-        self.version += makes_version
+            self._outbox_failed(error)
+        else:
+            self._problem("outbox", Level.OK, "")
+
+    def _outbox_failed(self, error: OutboxError) -> None:
+        self._problem("outbox", Level.ERROR, str(error))
+        canonical(self.edges.log, "outbox", level="error", key=str(error), every_s=60.0, reason=str(error))
 
     def _talk(self, now_s: float) -> None:
         if self.edges.link is None:
@@ -221,37 +273,50 @@ class Daemon:
                 journal.link(self.edges.log, event)
                 self._heard(event)
         except OutboxError as error:
-            self._problem("outbox", Level.ERROR, str(error))
-            canonical(self.edges.log, "outbox", level="error", key=str(error), every_s=60.0, reason=str(error))
+            self._outbox_failed(error)
 
-    def _heard(self, event: object) -> None:
-        waiting = len(self.edges.outbox) if self.edges.outbox is not None else 0
+    def _heard(self, event: hostlink.Event) -> None:
+        settled = self.post.pending == 0
         if isinstance(event, Connected):
-            if waiting == 0:
+            self._problem("link", Level.OK, "")
+            if settled:
                 self._adopt(event.welcome.version, event.welcome.z)
+        elif isinstance(event, hostlink.Disconnected | hostlink.Refused):
+            reason = event.reason if isinstance(event, hostlink.Disconnected) else f"the host refuses: {event.code}"
+            self._problem("link", Level.WARN, f"{reason}; {event.remedy}")
         elif isinstance(event, Acknowledged):
-            self.version = event.version if waiting == 0 else self.version
+            self._problem("host", Level.OK, "")
+            if settled and event.version != self.post.version and self.edges.link is not None:
+                self.edges.link.close()  # the host has other values than expected: its Welcome tells them
         elif isinstance(event, Rejected):
             self._problem("host", Level.WARN, f"the host refused a message ({event.code}); {event.remedy}")
             if event.code == "stale_base":
                 self._adopt(event.version, event.z)
+            elif settled:
+                self.post.version = event.version
         elif isinstance(event, EvidenceWanted):
             self._send_evidence(event)
         elif isinstance(event, CandidateOffered):
             self._offered(event.candidate)
 
     def _adopt(self, version: int, z: tuple[float, ...]) -> None:
-        """The host's values are what the simulator has; whether they are right the monitor will tell."""
-        self.version = version
-        if z and z != self.pipeline.keeper.memory.z:
+        """The host's values are what the simulator has; whether they are right the monitor will tell.
+
+        Before its first correction it has nominal values, also where it has lost others.
+        """
+        self.post.version = version
+        z = z or tuple(self.robot.parameters.z_nominal.tolist())
+        if z != self.pipeline.keeper.memory.z:
             canonical(self.edges.log, "adopted", version=version)
+            self._note("adopted", z=z)
             self.pipeline.keeper.adopt(np.array(z))
 
     def _offered(self, candidate: Candidate) -> None:
-        if candidate.candidate in self._judged or candidate.base_version != self.version:
+        if candidate.candidate in self._judged or candidate.base_version != self.post.version:
             return
         self._judged.add(candidate.candidate)
         self._candidates[candidate.candidate] = candidate
+        self._note("offered", candidate=candidate.candidate, z=candidate.z)
         self.pipeline.keeper.offer(candidate.candidate, np.array(candidate.z))
 
     def _send_evidence(self, event: EvidenceWanted) -> None:
@@ -268,6 +333,9 @@ class Daemon:
             canonical(self.edges.log, "source_back")
         text = f"no frames for {silent_s:.0f} s: look at the robot and live.frames.endpoint" if stale else ""
         self._problem("source", Level.STALE, text)
+        refused = self._refusal is not None and not stale and now_s - self._accepted_s > STALE_S
+        told = f"no frame can be used: {self._refusal.text}; {self._refusal.remedy}" if self._refusal else ""
+        self._problem("frames", Level.ERROR, told if refused else "")
         if self.edges.frames.last_fault:
             fault, self.edges.frames.last_fault = self.edges.frames.last_fault, ""
             canonical(self.edges.log, "frame_refused", level="warning", key="malformed", every_s=60.0, reason=fault)
@@ -275,14 +343,27 @@ class Daemon:
         if self.edges.link is not None:
             self.edges.link.level = int(self.level)
 
-    def _record_frame(self, frame: msgspec.Struct, now_s: float) -> None:
-        if self.edges.recorder is None:
+    def _record_frame(self, frame: Frame, now_s: float) -> None:
+        if self.edges.recorder is not None:
+            self._record(lambda recorder: recorder.frame(frame, now_s))
+
+    def _note(self, event: str, **fields: object) -> None:
+        """Record what decisions depend on besides frames, so that a replay decides the same."""
+        self._record(lambda recorder: recorder.event(self._robot_s, event, fields))
+
+    def _record(self, write: Callable[[Recorder], None]) -> None:
+        recorder = self.edges.recorder
+        if recorder is None:
             return
+        dropped = recorder.dropped
         try:
-            self.edges.recorder.frame(frame, now_s)  # type: ignore[arg-type]
+            write(recorder)
         except RecordingError as error:
             self._problem("recorder", Level.WARN, str(error))
             canonical(self.edges.log, "recorder", level="warning", key="recorder", every_s=60.0, reason=str(error))
+        else:
+            if recorder.dropped == dropped:
+                self._problem("recorder", Level.OK, "")
 
     def _problem(self, key: str, level: Level, text: str) -> None:
         """Note why the level is not OK, or that this reason is gone."""
@@ -290,8 +371,24 @@ class Daemon:
         if text:
             self._problems[key] = level, text
 
-    def _save(self) -> None:
-        now = (self.pipeline.keeper.memory, self.version)
+    def _save(self, now_s: float) -> None:
+        """Write what has changed: the state, and messages that the outbox did not take."""
+        if now_s < self._retry_s:
+            return
+        if "outbox" in self._problems:
+            self._retry_s = now_s + RETRY_S
+            self._store()
+        try:
+            self._keep()
+        except InputError as error:
+            self._retry_s = now_s + RETRY_S
+            self._problem("state", Level.ERROR, str(error))
+            canonical(self.edges.log, "state", level="error", key="state", every_s=60.0, reason=str(error))
+        else:
+            self._problem("state", Level.OK, "")
+
+    def _keep(self) -> None:
+        now = (self.pipeline.keeper.memory, self.post.version)
         if now != self._saved:
             self.edges.state.save(*now)
             self._saved = now
@@ -302,28 +399,14 @@ class Daemon:
         return self._last.report.identification.uncertainty.sd
 
     def _counters(self) -> dict[str, int]:
-        rows = self.pipeline.rows
-        lost = {} if rows.lost is None else {"frames_lost": rows.lost}
-        return {
-            "frames": rows.accepted, **lost, "values_not_finite": rows.not_finite,
-            **{f"frames_{reason}": n for reason, n in rows.refused.items() if n},
-            **{f"messages_{reason}": n for reason, n in self.edges.frames.malformed.items() if n},
-            **{f"windows_{verdict}": n for verdict, n in self.pipeline.verdicts.items()},
-            "windows_dropped": self.pipeline.dropped,
-        }  # fmt: skip
+        malformed = self.edges.frames.malformed
+        return overview.counters(self.pipeline) | {f"messages_{reason}": n for reason, n in malformed.items() if n}
 
     def _link_state(self) -> LinkState | None:
         if self.edges.link is None:
             return None
-        told = self.edges.link.status(self._robot_s)
+        try:
+            told = self.edges.link.status(self._robot_s)
+        except OutboxError as error:
+            return LinkState(error=str(error))
         return LinkState(told.endpoint, told.up, told.pending, told.oldest_s, told.version, told.error)
-
-    def _estimates(self) -> tuple[Estimate, ...]:
-        space, z = self.robot.parameters, self.pipeline.keeper.z
-        physical = space.to_physical(z)
-        sd, status = np.full(len(space), np.nan), ("unestimated",) * len(space)
-        if self._last is not None:
-            told = self._last.report.identification.uncertainty
-            sd, status = space.physical_sd(z, told.sd), told.status
-        rows = zip(space.names, space.units, physical.tolist(), sd.tolist(), status, strict=True)
-        return tuple(Estimate(*row) for row in rows)

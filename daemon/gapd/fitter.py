@@ -6,7 +6,9 @@ import contextlib
 import os
 import threading
 import time
+import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from gapd.cycle import Report, run
 from gapd.keeper import Job
@@ -15,6 +17,20 @@ from gapd.robot import Robot
 
 # Niceness of the fit: whatever else the robot computer does comes first.
 NICE = 15
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A fit came to nothing: what was raised, and where."""
+
+    reason: str
+
+    @staticmethod
+    def of(error: BaseException) -> Failed:
+        """From what a fit has raised."""
+        place = traceback.extract_tb(error.__traceback__)[-1:]
+        where = "".join(f" ({os.path.basename(p.filename)}:{p.lineno})" for p in place)  # noqa: PTH119  of a string
+        return Failed(f"{type(error).__name__}: {error}{where}")
 
 
 class Fitter:
@@ -36,13 +52,14 @@ class Fitter:
         """Begin a job."""
         self._future = self._pool.submit(self._run, job)
 
-    def take(self, timeout_s: float = 0.0) -> Report | None:
-        """The report, once there is one; what the fit raised, if it did."""
+    def take(self, timeout_s: float = 0.0) -> Report | Failed | None:
+        """What has become of the job, once it has ended: a fit that fails is no reason to stop."""
         if self._future is None or not (self._future.done() or timeout_s > 0):
             return None
-        report = self._future.result(timeout_s or None)
+        error = self._future.exception(timeout_s or None)
+        result = self._future.result() if error is None else Failed.of(error)
         self._future = None
-        return report
+        return result
 
     def close(self) -> None:
         """Wait for a running fit: MuJoCo's threads must not outlive the interpreter."""

@@ -73,11 +73,6 @@ def fit_started(log: Logger, job: Job) -> None:
     canonical(log, "fit", why=job.why, since_s=job.since_s, windows=len(job.prepared.windows), alpha=job.standing.alpha)
 
 
-def floors(event: Happening) -> float | None:
-    """The gap in commissioned floors, of a window that was monitored."""
-    return event.floors if isinstance(event, Monitored) and np.isfinite(event.floors) else None
-
-
 def link(log: Logger, event: hostlink.Event) -> None:
     """The line of an event of the link."""
     match event:

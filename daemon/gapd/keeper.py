@@ -28,8 +28,8 @@ from gapd.windows import Windows
 Array = NDArray[np.float64]
 
 
-# Windows by which the drift test may place a change too early.
-AROUND = 2
+# Windows at the onset of a change that may hold a little of both.
+AROUND = 1
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,10 +156,22 @@ class Keeper:
 
     def finish(self, report: Report) -> list[Event]:
         """Take in the report of the job, then the windows that waited for it."""
+        job, self.job = self._running(), None
+        return [self._decided(job, report), *self._catch_up()]
+
+    def abandon(self) -> list[Event]:
+        """The job came to nothing: the windows that waited go on, and after a while another fit is tried."""
+        self._running()
+        self.job = None
+        return self._catch_up()
+
+    def _running(self) -> Job:
         if self.job is None:
             raise RuntimeError("no fit is being made")
-        job, self.job = self.job, None
-        events: list[Event] = [self._decided(job, report)]
+        return self.job
+
+    def _catch_up(self) -> list[Event]:
+        events: list[Event] = []
         while self._waiting and self.job is None:
             events += self._take(self._waiting.popleft())
         return events

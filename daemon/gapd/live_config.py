@@ -133,7 +133,7 @@ def live_faults(live: Live) -> Iterator[Fault]:
     if live.stream is not None:
         yield "stream.endpoint", live.stream.endpoint, endpoint_fault(live.stream.endpoint)
         exposed = (
-            "" if is_local(live.stream.endpoint) else "is on the network; bind 127.0.0.1, or add live.remote_stream"
+            "" if is_local(live.stream.endpoint) else "is on the network; bind 127.0.0.1, and add remote_stream"
         )
         yield "stream.endpoint", live.stream.endpoint, exposed
         yield "stream.frames_every", live.stream.frames_every, number_fault(live.stream.frames_every, 0, 1e6, "a count")

@@ -6,6 +6,7 @@ commissioning windows. Whole windows are tested, never samples, which depend on 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import exp
 
@@ -17,6 +18,10 @@ Array = NDArray[np.float64]
 
 # Shift, in spreads of a channel, that the test leaves alone: motions differ, and so do their gaps.
 SLACK = 1.0
+# A window this loud belongs to the change that is found a little later: a healthy one is as loud once in 200.
+LOUD = 2.5
+# Windows that are remembered for that.
+LONGEST = 200
 # One window never says more than this many spreads: an outlier is no drift.
 LOUDEST = 4.0
 # Smallest spread of a log squared gap: what 30 knots of pure noise give. Fewer windows than that may look calmer.
@@ -75,17 +80,25 @@ class DriftTest:
         self.windows = 0
         self._sum: Array = np.zeros(len(baseline.mean))
         self._since: NDArray[np.intp] = np.zeros(len(baseline.mean), np.intp)
+        self._loud: deque[bool] = deque(maxlen=LONGEST)
 
     def update(self, gap2: Array) -> Drift | None:
         """Take in one window (C,), squared gaps in noise², NaN where absent."""
-        self._sum = np.maximum(self._sum + self.baseline.scores(gap2) - SLACK, 0.0)
+        scores = self.baseline.scores(gap2)
+        self._sum = np.maximum(self._sum + scores - SLACK, 0.0)
+        self._loud.append(bool((scores >= LOUD).any()))
         self.windows += 1
         self._since[self._sum == 0.0] = self.windows
         loudest = int(np.argmax(self._sum))
         if self._sum[loudest] <= self.threshold:
             return None
-        began = int(self._since[self._sum > self.threshold].min())
-        return Drift(loudest, self.windows - began, float(self._sum[loudest]))
+        return Drift(loudest, self._onset(), float(self._sum[loudest]))
+
+    def _onset(self) -> int:
+        """Windows since the change. The sums may have been above zero for a while before, by luck."""
+        length = min(self.windows - int(self._since[self._sum > self.threshold].min()), len(self._loud))
+        loud = [*self._loud][len(self._loud) - length :]
+        return length - loud.index(True) if any(loud) else length
 
 
 def threshold(windows: float) -> float:

@@ -74,6 +74,10 @@ class Pipeline:
         """Take in the report of the keeper's job."""
         return [*self.keeper.finish(report)]
 
+    def abandon(self) -> list[Happening]:
+        """The keeper's job came to nothing."""
+        return [*self.keeper.abandon()]
+
     def evidence(self) -> Frames:
         """The newest frames, at most EVIDENCE_S of them."""
         return Frames.concatenate(list(self._evidence))

@@ -17,8 +17,8 @@ import zmq
 
 from gapd.bundle import open_bundle
 from gapd.config import Config
-from gapd.daemon import Daemon, Edges
-from gapd.errors import ConfigError
+from gapd.daemon import FRAMES_PER_TURN, TURN_MS, Daemon, Edges
+from gapd.errors import InputError
 from gapd.hostlink import HostLink
 from gapd.learned import Learned
 from gapd.live_config import Link, Stream
@@ -118,22 +118,21 @@ def record(config: Path, folder: Path, seconds: float | None) -> int:
     """Write frames into a folder until SIGTERM, SIGINT or for so many seconds; how many that were."""
     robot = open_robot(config)
     stopped = _until_stopped()
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    source = FrameSource(context, _absolute(robot.config, robot.config.live.frames))
-    recorder = _recorder(robot, open_log(), folder)
     count, began = 0, time.monotonic()
-    try:
+    with ExitStack() as stack:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        stack.callback(context.destroy, 0)
+        source = FrameSource(context, _absolute(robot.config, robot.config.live.frames))
+        stack.callback(source.close)
+        recorder = _recorder(robot, open_log(), folder)
+        stack.callback(recorder.close)
         while not stopped.is_set() and (seconds is None or time.monotonic() - began < seconds):
-            source.socket.poll(50)
-            for frame in source.read(1000):
+            source.socket.poll(TURN_MS)
+            for frame in source.read(FRAMES_PER_TURN):
                 recorder.frame(frame)
                 count += 1
-    finally:
-        recorder.close()
-        source.close()
-        context.destroy(0)
     if not count:
-        raise ConfigError(
+        raise InputError(
             f"no frames from {robot.config.live.frames.endpoint}; start the robot, or correct live.frames"
         )
     return count

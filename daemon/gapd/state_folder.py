@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from pathlib import Path
 
@@ -36,7 +37,8 @@ class StateFolder:
         self._fingerprint, self._sizes = space.fingerprint, (len(space), channels)
         self._evidence = folder / "evidence"
         try:
-            self._evidence.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._evidence.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"state {folder}: {error.strerror}; name a folder that this user may write") from None
         self._path = folder / "memory.json"
@@ -44,10 +46,10 @@ class StateFolder:
     def load(self) -> tuple[Memory | None, int]:
         """The keeper's memory, if there is one of these parameters, and the version of the values on the host."""
         try:
-            stored = msgspec.json.decode(self._path.read_bytes(), type=Stored)
+            stored = msgspec.convert(_numbers(msgspec.json.decode(self._path.read_bytes())), Stored)
         except FileNotFoundError:
             return None, 0
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._aside(f"cannot be read ({error})")
             return None, 0
         if stored.format != VERSION or stored.parameters != self._fingerprint or not self._fits(stored.memory):
@@ -72,22 +74,40 @@ class StateFolder:
     def evidence(self, digest: str, offset: int, size: int) -> tuple[bytes, int]:
         """Bytes of a recording from offset, and its length; nothing and 0 if it is gone."""
         path = self._evidence / digest
-        if not digest.isalnum() or not path.is_file():
+        if not digest.isalnum() or offset < 0:
             return b"", 0
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(size), path.stat().st_size
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read(size), path.stat().st_size
+        except OSError:
+            return b"", 0
 
     def _fits(self, memory: Memory) -> bool:
         parameters, channels = self._sizes
         baseline = (len(memory.baseline.mean), len(memory.baseline.spread)) if memory.baseline else (channels, channels)
         floor = len(memory.floor) in (0, channels)
-        return len(memory.z) == parameters and floor and baseline == (channels, channels)
+        known = len(memory.z) == parameters and all(map(math.isfinite, memory.z))
+        return known and floor and baseline == (channels, channels)
 
     def _aside(self, why: str) -> None:
         target = self._path.with_name(f"{self._path.name}.unusable")
         self._path.replace(target)
         self.notes.append(f"{self._path} {why}: it is now {target.name}, and the robot is commissioned anew")
+
+
+def read_memory(plain: object) -> Memory:
+    """The memory from JSON's types. Raises msgspec.ValidationError."""
+    return msgspec.convert(_numbers(plain), Memory)
+
+
+def _numbers(plain: object) -> object:
+    """JSON has no NaN, which is null in a list of numbers."""
+    if isinstance(plain, dict):
+        return {key: _numbers(value) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return [math.nan if value is None else value for value in plain]
+    return plain
 
 
 def _write(path: Path, raw: bytes) -> None:

@@ -1,0 +1,54 @@
+"""Messages on their way into the outbox, and the version of the values that they make."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from gapd.messages.link import Correction, Escalation
+from gapd.outbox import Outbox, Stored
+
+# Of those that a full disk keeps out. Corrections hold all values, so that the newest ones are what counts.
+MOST_WAITING = 100
+
+
+class Postbox:
+    """What the outbox cannot take waits here, and is based on the version that holds when it goes in."""
+
+    def __init__(self, outbox: Outbox | None, version: int) -> None:
+        """`version` is that of the values on the host; without an outbox nothing is kept."""
+        self.version = version
+        self._outbox = outbox
+        self._waiting: deque[tuple[Stored, bool]] = deque(maxlen=MOST_WAITING)
+
+    @property
+    def pending(self) -> int:
+        """Messages that the host does not have yet, as far as is known."""
+        return len(self._waiting) + (len(self._outbox) if self._outbox is not None else 0)
+
+    def put(self, message: Stored, *, makes_version: bool) -> None:
+        """Take a message for `store`; makes_version: the host's values are others once it has it."""
+        if self._outbox is not None:
+            self._waiting.append((message, makes_version))
+
+    def store(self) -> list[tuple[int, Stored]]:
+        """Move what waits into the outbox, each with its sequence. Raises OutboxError; the rest then waits on."""
+        stored: list[tuple[int, Stored]] = []
+        while self._waiting and self._outbox is not None:
+            message, makes_version = self._waiting[0]
+            if isinstance(message, Correction | Escalation):
+                message = msgspec.structs.replace(message, base_version=self.version)
+            stored.append((self._outbox.put(message), message))
+            self.version += makes_version
+            self._waiting.popleft()
+        return stored
+
+    def left_behind(self) -> Correction | None:
+        """The newest correction that an earlier process put into the outbox; the version goes on from there."""
+        waiting = self._outbox.pending(len(self._outbox)) if self._outbox is not None and len(self._outbox) else []
+        corrections = [m for _, m in waiting if isinstance(m, Correction) and m.base_version >= self.version]
+        if not corrections:
+            return None
+        self.version = corrections[-1].base_version + 1
+        return corrections[-1]
