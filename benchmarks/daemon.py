@@ -238,18 +238,26 @@ def daemon(place: Place) -> Iterator[tuple[int, float]]:
     """`gapd run` as a process; its number, and seconds from its start to READY."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, place.log.open("w") as log:
         notify.bind(str(place.folder / f"notify{time.monotonic_ns()}"))
-        notify.settimeout(30)
+        notify.settimeout(0.5)
         environ = os.environ | {"NOTIFY_SOCKET": notify.getsockname()}
         command = [str(Path(sys.executable).with_name("gapd")), "run", "--config", str(place.config)]
         began = time.monotonic()
         process = subprocess.Popen(command, stderr=log, env=environ)
         try:
-            while b"READY=1" not in notify.recv(4096):
+            while b"READY=1" not in _told(notify, process, place.log):
                 pass
             yield process.pid, time.monotonic() - began
         finally:
             process.terminate()
             process.wait(60)
+
+
+def _told(notify: socket.socket, process: subprocess.Popen[bytes], log: Path) -> bytes:
+    """The next message to the service manager."""
+    while process.poll() is None:
+        with suppress(TimeoutError):
+            return notify.recv(4096)
+    raise RuntimeError(f"gapd run has ended:\n{log.read_text(encoding='utf-8')}")
 
 
 def threads_s(pid: int) -> tuple[float, float, float]:

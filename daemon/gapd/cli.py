@@ -196,7 +196,9 @@ def _replay_live(config: Path, recordings: tuple[Path, ...], *, as_json: bool, o
         return
     told = msgspec.json.decode(msgspec.json.encode(replay.status()))
     click.echo(replay_live.text(replay.lines) + "\n\n" + status_text(told))
-: str, rest: str) -> None:
+
+
+def _say(word: str, rest: str) -> None:
     click.echo(f"{word:<12}{printable(rest)}")
 
 

@@ -6,16 +6,27 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import zmq
 
-from gapd import hostlink, journal, outgoing, overview
+from gapd import journal, outgoing, overview
 from gapd.errors import InputError
 from gapd.evidence import pack
 from gapd.fitter import Failed, Fitter
 from gapd.frame_rows import Refusal
-from gapd.hostlink import Acknowledged, CandidateOffered, Connected, EvidenceWanted, HostLink, Rejected
+from gapd.hostlink import (
+    Acknowledged,
+    CandidateOffered,
+    Connected,
+    Disconnected,
+    Event,
+    EvidenceWanted,
+    HostLink,
+    Refused,
+    Rejected,
+)
 from gapd.keeper import Decided, Judged, Monitored
 from gapd.learned import Learned
 from gapd.messages.frames import Frame
@@ -275,29 +286,38 @@ class Daemon:
         except OutboxError as error:
             self._outbox_failed(error)
 
-    def _heard(self, event: hostlink.Event) -> None:
-        settled = self.post.pending == 0
-        if isinstance(event, Connected):
-            self._problem("link", Level.OK, "")
-            if settled:
-                self._adopt(event.welcome.version, event.welcome.z)
-        elif isinstance(event, hostlink.Disconnected | hostlink.Refused):
-            reason = event.reason if isinstance(event, hostlink.Disconnected) else f"the host refuses: {event.code}"
-            self._problem("link", Level.WARN, f"{reason}; {event.remedy}")
-        elif isinstance(event, Acknowledged):
-            self._problem("host", Level.OK, "")
-            if settled and event.version != self.post.version and self.edges.link is not None:
-                self.edges.link.close()  # the host has other values than expected: its Welcome tells them
-        elif isinstance(event, Rejected):
-            self._problem("host", Level.WARN, f"the host refused a message ({event.code}); {event.remedy}")
-            if event.code == "stale_base":
-                self._adopt(event.version, event.z)
-            elif settled:
-                self.post.version = event.version
-        elif isinstance(event, EvidenceWanted):
-            self._send_evidence(event)
-        elif isinstance(event, CandidateOffered):
-            self._offered(event.candidate)
+    def _heard(self, event: Event) -> None:
+        match event:
+            case Connected():
+                self._problem("link", Level.OK, "")
+                if self.post.pending == 0:
+                    self._adopt(event.welcome.version, event.welcome.z)
+            case Disconnected():
+                self._problem("link", Level.WARN, f"{event.reason}; {event.remedy}")
+            case Refused():
+                self._problem("link", Level.WARN, f"the host refuses this robot ({event.code}); {event.remedy}")
+            case Acknowledged():
+                self._acknowledged(event)
+            case Rejected():
+                self._rejected(event)
+            case EvidenceWanted():
+                self._send_evidence(event)
+            case CandidateOffered():
+                self._offered(event.candidate)
+            case _:
+                assert_never(event)
+
+    def _acknowledged(self, event: Acknowledged) -> None:
+        self._problem("host", Level.OK, "")
+        if self.post.pending == 0 and event.version != self.post.version and self.edges.link is not None:
+            self.edges.link.close()  # the host has other values than expected: its next Welcome tells them
+
+    def _rejected(self, event: Rejected) -> None:
+        self._problem("host", Level.WARN, f"the host refused a message ({event.code}); {event.remedy}")
+        if event.code == "stale_base":
+            self._adopt(event.version, event.z)
+        elif self.post.pending == 0:
+            self.post.version = event.version
 
     def _adopt(self, version: int, z: tuple[float, ...]) -> None:
         """The host's values are what the simulator has; whether they are right the monitor will tell.

@@ -28,6 +28,7 @@ from gapd.windows import Windows
 Array = NDArray[np.float64]
 
 
+HOUR_S = 3600.0
 # Windows at the onset of a change that may hold a little of both.
 AROUND = 1
 
@@ -116,7 +117,7 @@ class Keeper:
         self._test = self._new_test()
         self._trial: TrialPeriod | None = None
         self._offer: _Offer | None = None
-        self._last_fit_s = -np.inf
+        self._fits_s: deque[float] = deque(maxlen=settings.fits_per_hour)
 
     @property
     def z(self) -> Array:
@@ -246,7 +247,7 @@ class Keeper:
     def _propose(self, now_s: float) -> None:
         """Hand out a fit if there is reason for one, enough windows, and time enough since the last."""
         due = self._drift is not None or self._test is None
-        if not due or self._offer is not None or now_s - self._last_fit_s < self.settings.min_interval_s:
+        if not due or self._offer is not None or not self._may_fit(now_s):
             return
         try:
             prepared = hold_out(self.robot, Windows.concatenate(list(self._recent)))
@@ -258,7 +259,15 @@ class Keeper:
         why, since_s = "commissioning", np.nan
         if self._drift is not None:
             why, since_s = f"{self._drift.channel} has changed", self._drift.since_s
-        self.job, self._last_fit_s = Job(prepared, standing, why, since_s), now_s
+        self.job = Job(prepared, standing, why, since_s)
+        self._fits_s.append(now_s)
+
+    def _may_fit(self, now_s: float) -> bool:
+        """Whether the last fit, and as many as an hour may have, are long enough ago. A clock set back is no reason."""
+        past = [s for s in self._fits_s if s <= now_s]
+        if past and now_s - past[-1] < self.settings.min_interval_s:
+            return False
+        return len(past) < self.settings.fits_per_hour or now_s - past[0] >= HOUR_S
 
     def _decided(self, job: Job, report: Report) -> Decided:
         decision, found = report.decision, report.identification

@@ -105,6 +105,7 @@ class KeeperSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     windows: int = 60  # newest windows of which a fit is made
     min_interval_s: float = 60.0  # between two fits
+    fits_per_hour: int = 30  # at most; of ten seconds each they take a twelfth of a core
     false_alarms_per_day: float = 1.0  # of the drift test; each costs one fit
     max_step: float = 2.0  # largest move of one correction after commissioning, scaled: a factor of e² on a log scale
 
@@ -132,9 +133,7 @@ def live_faults(live: Live) -> Iterator[Fault]:
         yield "link.secret_key", live.link.secret_key, path_fault(live.link.secret_key)
     if live.stream is not None:
         yield "stream.endpoint", live.stream.endpoint, endpoint_fault(live.stream.endpoint)
-        exposed = (
-            "" if is_local(live.stream.endpoint) else "is on the network; bind 127.0.0.1, and add remote_stream"
-        )
+        exposed = "" if is_local(live.stream.endpoint) else "is on the network; bind 127.0.0.1, and add remote_stream"
         yield "stream.endpoint", live.stream.endpoint, exposed
         yield "stream.frames_every", live.stream.frames_every, number_fault(live.stream.frames_every, 0, 1e6, "a count")
     if live.remote_stream is not None:
@@ -145,6 +144,7 @@ def live_faults(live: Live) -> Iterator[Fault]:
     keeper = live.keeper
     yield "keeper.windows", keeper.windows, number_fault(keeper.windows, 20, 1000, "a number of windows")
     yield "keeper.min_interval_s", keeper.min_interval_s, number_fault(keeper.min_interval_s, 0, 86400, "a time")
+    yield "keeper.fits_per_hour", keeper.fits_per_hour, number_fault(keeper.fits_per_hour, 1, 3600, "a count")
     yield (
         "keeper.false_alarms_per_day", keeper.false_alarms_per_day,
         number_fault(keeper.false_alarms_per_day, 1e-6, 1000, "a rate"),

@@ -132,9 +132,7 @@ def record(config: Path, folder: Path, seconds: float | None) -> int:
                 recorder.frame(frame)
                 count += 1
     if not count:
-        raise InputError(
-            f"no frames from {robot.config.live.frames.endpoint}; start the robot, or correct live.frames"
-        )
+        raise InputError(f"no frames from {robot.config.live.frames.endpoint}; start the robot, or correct live.frames")
     return count
 
 

@@ -29,8 +29,13 @@ def found(live: Live) -> dict[str, str]:
 )
 def test_endpoints(endpoint: str, fine: bool) -> None:
     link = Link("arm7", endpoint, "host.pub", "robot.key")
-    live = Live(ZmqFrames(endpoint, allow_plaintext=True), link, Stream(endpoint))
-    assert set(found(live)) == (set() if fine else {"frames.endpoint", "link.endpoint", "stream.endpoint"})
+    live = Live(ZmqFrames(endpoint, allow_plaintext=True), link)
+    assert set(found(live)) == (set() if fine else {"frames.endpoint", "link.endpoint"})
+
+
+def test_a_stream_in_plain_text_stays_on_this_computer() -> None:
+    assert found(Live(stream=Stream("tcp://127.0.0.1:9872"))) == {}
+    assert "is on the network" in found(Live(stream=Stream("tcp://10.0.0.1:9872")))["stream.endpoint"]
 
 
 def test_paths_and_names_of_a_link_are_checked() -> None:
