@@ -76,6 +76,7 @@ def judge(folder: Path, config: Path, events: list[dict[str, Any]], watched: Wat
     ]
     print()
     print(table(["scene", "result", "right"], [[a, b, "yes" if right else "NO"] for a, b, right in checks]))
+    (folder / "result.json").write_text(json.dumps(checks, indent=1), encoding="utf-8")
     draw(folder / "demo.png", robot, watched, truth)
     print(f"\npicture    {folder / 'demo.png'}\nlog        {folder / 'gapd.log'}")
     return all(right for _, _, right in checks)
@@ -160,12 +161,10 @@ def draw(path: Path, robot: Robot, watched: Watched, truth: dict[str, Any]) -> N
         values = [nominal, *(v[name] for _, v in watched.estimates)]
         axis.step(at, [*values, values[-1]], where="post")
         axis.set_ylabel(f"{name.split('/', 1)[1]}\n{truth['units'][name]}")
-    for axis in axes:
-        for scene, label in zip(truth["scenes"][1:], ("friction and payload change", "a soft stop"), strict=True):
+    for scene, label in zip(truth["scenes"][1:], ("friction and payload change", "a soft stop"), strict=True):
+        axes[0].text(scene["start_s"], np.nanmax(gaps, initial=1.0), f" {label}", color="tab:red", va="top")
+        for axis in axes:
             axis.axvline(scene["start_s"], color="tab:red", linewidth=1)
-            axes[0].text(
-                scene["start_s"], gaps[np.isfinite(gaps)].max(initial=1.0), f" {label}", color="tab:red", va="top"
-            )
     axes[-1].set_xlabel("s of the robot's clock; dashed: truth")
     figure.savefig(path, dpi=100)
     plt.close(figure)
