@@ -106,6 +106,16 @@ def enrol_command(
         click.echo(f"{name}: enrolled, type {robot.robot_type}, key {robot.public_key}")
 
 
+@main.command("versions")
+@_STATE
+@click.argument("robot")
+def versions_command(state: Path, robot: str) -> None:
+    """List the values that ROBOT has had, oldest first."""
+    from gaptrain.host.enrolment import versions_text
+
+    click.echo(versions_text(state, robot))
+
+
 @main.command("recalibrate")
 @_STATE
 @click.argument("robot")

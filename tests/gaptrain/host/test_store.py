@@ -17,7 +17,7 @@ from gapd.keys import write_keys
 from gapd.messages import link
 from gaptrain.host import jobs
 from gaptrain.host.database import FILE, HostError, open_state, read_state
-from gaptrain.host.enrolment import enrol, listing, revoke
+from gaptrain.host.enrolment import enrol, listing, revoke, versions_text
 from gaptrain.host.registry import the_robot
 from gaptrain.host.store import Store
 from gaptrain.host.versions import history, newest
@@ -300,3 +300,14 @@ def test_enrolment_says_what_is_wrong(enrolled: Make, tiny_folder: Path, tmp_pat
     assert "revoked" in listing(state)
     enrol(state, "r1", config, tmp_path / "r1.pub")
     assert "revoked" not in listing(state)
+
+
+def test_versions_are_listed_oldest_first(at: At) -> None:
+    assert "nothing has been corrected yet" in versions_text(at.state, "r1")
+    at.correct(1, 0)
+    at.correct(2, 1)
+    lines = versions_text(at.state, "r1").splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "2"]
+    assert all("correction" in line for line in lines)
+    with pytest.raises(HostError, match="not enrolled"):
+        versions_text(at.state, "r9")

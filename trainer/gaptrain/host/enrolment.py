@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from gapd.errors import ConfigError
+from gapd.errors import ConfigError, printable
 from gapd.keys import read_public
 from gapd.parameters import ParameterSet
 from gapd.robot import Robot, open_robot
@@ -18,7 +19,7 @@ from gaptrain.host import jobs
 from gaptrain.host.database import open_state, read_state
 from gaptrain.host.registry import Definitions, Enrolled, all_robots, the_robot
 from gaptrain.host.values import Values
-from gaptrain.host.versions import Origin, Version, add_version, newest
+from gaptrain.host.versions import Origin, Version, add_version, history, newest
 
 # Names become parts of file names and words in log lines.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -70,6 +71,22 @@ def listing(state: Path) -> str:
     finally:
         database.close()
     return "\n".join(lines) or "no robot is enrolled; run `gaptrain enrol NAME --config robot.toml --key robot.pub`"
+
+
+def versions_text(state: Path, name: str) -> str:
+    """A line for each version of a robot's values, oldest first: number, when, where from, why."""
+    database = read_state(state)
+    try:
+        the_robot(database, name)
+        lines = [_version_line(version) for version in history(database, name)]
+    finally:
+        database.close()
+    return "\n".join(lines) or f"{name}: nominal values, nothing has been corrected yet"
+
+
+def _version_line(version: Version) -> str:
+    when = datetime.fromtimestamp(version.received, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{version.number:4}  {when}  {version.source:20}  {printable(version.reason)}"
 
 
 def _line(database: sqlite3.Connection, robot: Enrolled) -> str:
