@@ -59,7 +59,7 @@ def replay(
 
     Recordings of `gapd record` and `gapd run --record` (.mcap) go through the live loop instead, in the order given.
     """
-    if any(log.suffix == ".mcap" for log in logs):
+    if any(_is_recording(log) for log in logs):
         _replay_live(config, logs, as_json=as_json, others=any((picture, model, values)))
         return
     import numpy as np
@@ -143,7 +143,10 @@ def keygen(name: str, folder: Path, force: bool) -> None:
     """Make a key pair: NAME.key stays here, NAME.pub goes to the other end."""
     from gapd.keys import write_keys
 
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--folder {folder}: {error.strerror}; name a folder that can be made") from None
     secret, public = write_keys(folder, name, force=force)
     click.echo(f"secret  {secret}  keep it here, mode 0600\npublic  {public}  give it to the other end")
 
@@ -178,6 +181,11 @@ def version() -> None:
     )
 
 
+def _is_recording(path: Path) -> bool:
+    """Whether it is a recording, or what a crash has left of one."""
+    return path.name.endswith((".mcap", ".mcap.part"))
+
+
 def _replay_live(config: Path, recordings: tuple[Path, ...], *, as_json: bool, others: bool) -> None:
     import msgspec
 
@@ -185,7 +193,7 @@ def _replay_live(config: Path, recordings: tuple[Path, ...], *, as_json: bool, o
     from gapd.robot import open_robot
     from gapd.status_text import status_text
 
-    if others or any(recording.suffix != ".mcap" for recording in recordings):
+    if others or not all(map(_is_recording, recordings)):
         raise ConfigError("recordings (.mcap) take no CSV logs beside them and no option but --json; leave those out")
     robot = open_robot(config)
     replay = replay_live.ReplayLive(robot, _learned(robot))

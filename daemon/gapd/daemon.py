@@ -10,6 +10,7 @@ from typing import assert_never
 
 import numpy as np
 import zmq
+from numpy.typing import NDArray
 
 from gapd import journal, outgoing, overview
 from gapd.errors import InputError
@@ -42,6 +43,8 @@ from gapd.status import Level, LinkState, Status, StatusSocket
 from gapd.stream import Publisher
 from gapd.telemetry import Logger, ServiceManager, canonical
 from gapd.trial_period import Return
+
+Array = NDArray[np.float64]
 
 # The loop waits this long for input, so that nothing that is due is later than this.
 TURN_MS = 50
@@ -198,7 +201,7 @@ class Daemon:
         if stream is None:
             return
         if isinstance(event, Monitored):
-            stream.gaps(self._robot_s, event.gap.tolist(), event.floors)
+            stream.gaps(event.start_s, event.gap.tolist(), event.floors)
         elif isinstance(event, Decided):
             space, check = self.robot.parameters, event.report.check
             sd = space.physical_sd(event.z, event.report.identification.uncertainty.sd)
@@ -413,9 +416,11 @@ class Daemon:
             self.edges.state.save(*now)
             self._saved = now
 
-    def _sd(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    def _sd(self) -> Array:
+        """Scaled standard deviations (P,) of the last fit; without one, a fourth of the range, as the host has it."""
+        space = self.robot.parameters
         if self._last is None:
-            return np.full(len(self.robot.parameters), np.nan)
+            return np.asarray((space.z_max - space.z_min) / 4)
         return self._last.report.identification.uncertainty.sd
 
     def _counters(self) -> dict[str, int]:

@@ -25,7 +25,7 @@ class ZmqFrames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source is a CURVE server, whichever end binds. `ignore`: names in frames that the model does not have.
     """
 
-    endpoint: str = "tcp://127.0.0.1:9871"
+    endpoint: str = "tcp://127.0.0.1:5571"
     bind: bool = False
     topic: str = "frames"
     server_public_key: str = ""
@@ -167,4 +167,4 @@ def endpoint_fault(endpoint: str) -> str:
     """Fault of a ZeroMQ endpoint."""
     tcp = re.fullmatch(r"tcp://(?:[^\s/:]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5}|\*)", endpoint)
     fine = tcp and (tcp[1] == "*" or 0 < int(tcp[1]) < 2**16)
-    return "" if fine or re.fullmatch(r"(ipc|inproc)://\S{1,100}", endpoint) else "must be like tcp://127.0.0.1:9871"
+    return "" if fine or re.fullmatch(r"(ipc|inproc)://\S{1,100}", endpoint) else "must be like tcp://127.0.0.1:5571"

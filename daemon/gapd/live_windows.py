@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 
 # Frames kept before a window: what a stuck sensor or a spike is told by.
 HISTORY_S = 2.0
+# Room for rows at first: what a source at 1 kHz needs for some windows.
+FIRST_ROWS = 8192
 
 
 @dataclass(frozen=True)
@@ -34,49 +36,94 @@ class LiveWindows:
 
     def __init__(self, robot: Robot) -> None:
         self._robot = robot
-        self._rows: deque[Row] = deque()
-        self._present = np.zeros(len(robot.layout.channels), bool)
-        self._start_s = np.nan
+        self._rows = _Rows(robot)
         timing = robot.config.timing
+        self._window_s, self._offset_s = timing.window_s, timing.command_offset_s
+        self._start_s = self._due_s = math.nan
         self._tail_s = timing.window_s - min(timing.command_offset_s, 0.0) - LATE_SHARE * robot.layout.step_s
 
     def add(self, row: Row) -> list[Closed]:
         """Take in one row; the windows that it closes, at most one unless there was a hole."""
         now_s = row.timestamp
         if row.restarted:
-            self._rows.clear()
-            self._start_s = np.nan
-        if not np.isfinite(self._start_s):
-            self._start_s = now_s + max(self._robot.config.timing.command_offset_s, 0.0)
+            self._rows.drop(len(self._rows))
+            self._start_s = math.nan
+        if not math.isfinite(self._start_s):
+            self._begin(now_s + max(self._offset_s, 0.0))
         self._rows.append(row)
-        self._present |= ~np.isnan(row.measured)
-        closed = []
-        if now_s >= self._start_s + self._tail_s:
-            closed.append(self._close())
-            self._start_s += self._robot.config.timing.window_s
-            if now_s > self._start_s + self._tail_s:
-                self._restart(now_s)
-        return closed
+        if now_s < self._due_s:
+            return []
+        closed = self._close()
+        self._begin(self._start_s + self._window_s)
+        if now_s > self._due_s:  # there is no use in the windows inside a hole
+            self._rows.drop(len(self._rows) - 1)
+            self._begin(now_s + max(self._offset_s, 0.0))
+        return [closed]
+
+    def _begin(self, start_s: float) -> None:
+        self._start_s, self._due_s = start_s, start_s + self._tail_s
 
     def _close(self) -> Closed:
-        frames, length = self._frames(), self._robot.config.timing.window_s
-        start = np.array([self._start_s])
-        gate = judge(frames, start, self._robot, self._present)[0]
-        own = frames.between(self._start_s, np.nextafter(self._start_s + length, 0.0))
-        window = None
-        if gate.verdict == "ok":
-            window = cut(frames, self._robot.layout, start, self._robot.config.timing.command_offset_s)
-        while self._rows and self._rows[0].timestamp < self._start_s + length - HISTORY_S:
-            self._rows.popleft()
+        frames, start = self._rows.frames(), np.array([self._start_s])
+        gate = judge(frames, start, self._robot, self._rows.present)[0]
+        own = frames.between(self._start_s, np.nextafter(self._start_s + self._window_s, 0.0))
+        window = cut(frames, self._robot.layout, start, self._offset_s) if gate.verdict == "ok" else None
+        kept = frames.timestamp >= self._start_s + self._window_s - HISTORY_S
+        self._rows.drop(int(np.argmax(kept)) if kept.any() else len(frames))
         return Closed(gate, window, own)
 
-    def _restart(self, now_s: float) -> None:
-        """After a hole there is no use in the windows inside it."""
-        last = self._rows[-1]
-        self._rows.clear()
-        self._rows.append(last)
-        self._start_s = now_s + max(self._robot.config.timing.command_offset_s, 0.0)
 
-    def _frames(self) -> Frames:
-        time, measured, command, context, _ = zip(*self._rows, strict=True)
-        return Frames(np.array(time), np.stack(measured), np.stack(command), np.stack(context))
+class _Rows:
+    """The newest rows, side by side in arrays, so that a window that closes need not collect them one by one."""
+
+    def __init__(self, robot: Robot) -> None:
+        layout = robot.layout
+        self.present = np.zeros(len(layout.channels), bool)  # (C,) channels that were ever measured, up to `frames`
+        widths = (len(layout.channels), len(layout.actuators), len(robot.context_nominal))
+        self._timestamp: Array = np.empty(FIRST_ROWS)
+        self._columns: list[Array] = [np.empty((FIRST_ROWS, width)) for width in widths]
+        self._first = self._looked = self._end = 0
+
+    def __len__(self) -> int:
+        return self._end - self._first
+
+    def append(self, row: Row) -> None:
+        """Add a row at the end."""
+        if self._end == len(self._timestamp):
+            self._make_room()
+        end = self._end
+        measured, command, context = self._columns
+        self._timestamp[end] = row.timestamp
+        measured[end], command[end], context[end] = row.measured, row.command, row.context
+        self._end = end + 1
+
+    def drop(self, count: int) -> None:
+        """Forget the oldest rows."""
+        self._look()
+        self._first += count
+
+    def frames(self) -> Frames:
+        """All rows, until another is added: not copied."""
+        self._look()
+        rows = slice(self._first, self._end)
+        measured, command, context = self._columns
+        return Frames(self._timestamp[rows], measured[rows], command[rows], context[rows])
+
+    def _look(self) -> None:
+        self.present |= ~np.isnan(self._columns[0][self._looked : self._end]).all(axis=0)
+        self._looked = self._end
+
+    def _make_room(self) -> None:
+        """Rows move to the front; where they fill more than half, to the front of arrays twice as long."""
+        self._look()
+        rows = slice(self._first, self._end)
+        size = len(self._timestamp) * (2 if 2 * len(self) > self._end else 1)
+        self._timestamp, *self._columns = (_moved(a, rows, size) for a in (self._timestamp, *self._columns))
+        self._first, self._looked, self._end = 0, len(self), len(self)
+
+
+def _moved(array: Array, rows: slice, size: int) -> Array:
+    """An array of so many rows with these rows in front."""
+    moved = np.empty((size, *array.shape[1:]))
+    moved[: rows.stop - rows.start] = array[rows]
+    return moved

@@ -64,7 +64,11 @@ class ReplayLive:
         count = 0
         for arrival_s, item in _items(Recording(path)):
             if isinstance(item, Noted):
-                self._heed(item)
+                try:
+                    self._heed(item)
+                except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+                    fault = f"'{item.event}' is not as gapd run records it ({error})"
+                    raise InputError(f"{path}: {fault}; replay it with the gapd that made it") from None
             else:
                 count += 1
                 self._time_s = item.timestamp
@@ -95,7 +99,7 @@ class ReplayLive:
         match noted.event:
             case "started":
                 if fields["parameters"] != self.robot.parameters.fingerprint:
-                    raise InputError("the recording is of other parameters; give the robot.toml that it was made with")
+                    raise ValueError("other parameters than those of robot.toml")
                 self._start(read_memory(fields["memory"]), noted=True)
             case "fit_ended" if keeper.job is not None and fields["failed"]:
                 self._handle(self.pipeline.abandon())

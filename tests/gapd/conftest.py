@@ -40,7 +40,7 @@ def tiny_toml(tiny_folder: Path) -> str:
 @pytest.fixture(scope="session")
 def commissioning(tiny: Robot, recorded: Any) -> list[Frame]:
     """A robot that differs, for long enough to be commissioned."""
-    return script(recorded, tiny, [Part(CHANGE, 13.0)])
+    return script(recorded, tiny, [Part(CHANGE, 15.0)])
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def story(tiny: Robot, recorded: Any) -> list[Frame]:
     """Commissioning, then friction changes, then it grows with load, which no parameter can express."""
     changed = CHANGE * FRICTION
     load = load_dependent_friction(tiny, "j", 0.3)
-    return script(recorded, tiny, [Part(CHANGE, 13.0), Part(changed, 16.0), Part(changed, 16.0, load)])
+    return script(recorded, tiny, [Part(CHANGE, 15.0), Part(changed, 16.0), Part(changed, 16.0, load)])
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ class Part:
     structure: Structure | None = None
 
 
-def script(recorded: Any, robot: Robot, parts: Sequence[Part], seed: int = 2) -> list[Frame]:
+def script(recorded: Any, robot: Robot, parts: Sequence[Part], seed: int = 5) -> list[Frame]:
     """Frames of one part after the other, with holes in between."""
     found: list[Frame] = []
     for number, part in enumerate(parts):
@@ -110,6 +110,7 @@ class Source:
         self.socket = self._context.socket(zmq.XPUB)
         self.socket.set(zmq.LINGER, 0)
         self.socket.set(zmq.SNDHWM, 0)
+        self.socket.set(zmq.XPUB_VERBOSE, 1)
         until(self._bound)
 
     def _bound(self) -> bool:
@@ -231,7 +232,10 @@ class Gapd:
 
 
 class InProcess:
-    """A daemon in this process, with real sockets and files; tests turn it, and may break what it stands on."""
+    """A daemon in this process, with real sockets and files; tests turn it, and may break what it stands on.
+
+    Arrivals are not told, so that frames may come as fast as they are taken.
+    """
 
     def __init__(self, robot: Robot, source: Source, outbox: Outbox | None = None) -> None:
         folder = robot.config.path("state")
@@ -243,6 +247,8 @@ class InProcess:
         frames = FrameSource(self.context, robot.config.live.frames)
         self.edges = Edges(frames, state, status, open_log(self.stream), ServiceManager(), outbox)
         self.daemon = Daemon(robot, None, self.edges)
+        add = self.daemon.pipeline.add
+        self.daemon.pipeline.add = lambda frame, _: add(frame)  # type: ignore[misc,assignment]
         source.wait_for_listener()
 
     def turn(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:

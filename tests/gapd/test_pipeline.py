@@ -94,7 +94,7 @@ def test_two_runs_decide_the_same_to_the_bit(robot: Robot, happened: list[Happen
 
 
 def test_a_restart_in_the_middle_goes_on(robot: Robot, story: list[Frame], decided: list[Decided]) -> None:
-    half = next(n for n, frame in enumerate(story) if frame.timestamp > 112.5)
+    half = next(n for n, frame in enumerate(story) if frame.timestamp > 113.0)
     first = Pipeline(robot, robot.config.live.keeper)
     decisions(first, story[:half])
     second = Pipeline(robot, robot.config.live.keeper, first.keeper.memory)

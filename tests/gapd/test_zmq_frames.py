@@ -206,7 +206,7 @@ def test_a_source_may_come_later_and_come_back(context: zmq.Context[Socket], tmp
         ),
         (ZmqFrames("tcp://*:5555", bind=True), "live.frames.endpoint .* is on the network"),
         (ZmqFrames("tcp://0.0.0.0:5555", bind=True), "live.frames.endpoint .* is on the network"),
-        (ZmqFrames("robot:5555"), "live.frames.endpoint = 'robot:5555': must be like tcp://127.0.0.1:9871"),
+        (ZmqFrames("robot:5555"), "live.frames.endpoint = 'robot:5555': must be like tcp://127.0.0.1:5571"),
         (ZmqFrames("tcp://127.0.0.1:99999"), "live.frames.endpoint .* must be like"),
         (ZmqFrames("tcp://127.0.0.1:1\n"), "live.frames.endpoint .* must be like"),
         (ZmqFrames(topic=""), "live.frames.topic = '': must not be empty"),
