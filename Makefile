@@ -65,6 +65,7 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(HOST): requirements/host.txt $(STAMPS)/venv
+	@echo 'installing into $(VENV), a minute or two'
 	$(INSTALL_LOCKED) -r requirements/host.txt
 	@touch $@
 

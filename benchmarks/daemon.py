@@ -66,12 +66,15 @@ MIN_INTERVAL_S = 20.0
 # Memory grows until the minute of evidence is full: its slope is taken after this, if as much as that is left.
 WARM_UP_S = 75.0
 SLOPE_S = 30.0
+# Shorter rows say nothing about memory in the long run.
+LONG_S = 600.0
 STARTS = 5
 # The first fit comes within this time.
 COMMISSION_S = 90.0
-# Budgets: of one core, and of memory.
+# Budgets: of one core, of memory, and from the close of a window to the outbox beyond the replays.
 MOST_SHARE = 0.15
 MOST_MB = 250
+MOST_LATE_S = 2.0
 # Of frames played back within the benchmark's own process, to see what the daemon's time goes to.
 SPLIT_S = 20.0
 MONITORED = 12  # windows, too few for a fit
@@ -544,16 +547,21 @@ def _notes(rows: dict[str, Measured], parts: Split) -> list[str]:
             f"{parts.replay:.2f} ms in a batch on one thread; the fit has low priority, so that on busy cores it waits."
         ),
     ]
-    short = list(_short(rows))
+    if first.seconds < LONG_S:
+        notes.append(f"A slope of memory over less than {LONG_S:g} s tells of buffers that fill, and of the first fit.")
+    short = list(_short(rows, parts.replay / 1e3))
     return [*notes, f"Short of the budget: {'; '.join(short)}." if short else "All budgets are kept."]
 
 
-def _short(rows: dict[str, Measured]) -> Iterator[str]:
+def _short(rows: dict[str, Measured], replay_s: float) -> Iterator[str]:
     for name, row in rows.items():
         if row.share > MOST_SHARE:
             yield f"CPU share, {name} ({100 * row.share:.0f} %)"
         if row.rss_mb > MOST_MB:
             yield f"memory, {name} ({row.rss_mb:.0f} MB)"
+        late_s = max(_outbox(row, replay_s), default=0.0)
+        if late_s > MOST_LATE_S:
+            yield f"window closed to outbox beyond the replays, {name} ({late_s:.1f} s)"
         if row.sent != row.handled:
             yield f"frames lost, {name} ({row.sent - row.handled})"
 

@@ -67,12 +67,14 @@ def judge(folder: Path, config: Path, events: list[dict[str, Any]], watched: Wat
     print(parameters(robot, z, [first, second], changed["changed"]))
     joint = stopped["stops"][0]["joint"]
     named = [t["joint"] for at, terms in escalated if at >= stopped["start_s"] for t in terms]
+    early = sum(at < stopped["start_s"] for at, _ in escalated)
     before = space.z_nominal if first is None else np.array(first.z)
     checks = [
         correction("start", robot, z[0], space.z_nominal, first),
         correction("change", robot, z[1], before, second),
         *changed_values(robot, z[1], second, changed["changed"]),
         ("stop", f"on {joint}, escalated: {', '.join(dict.fromkeys(named)) or 'nothing'}", named[:1] == [joint]),
+        ("stop", f"{early} escalations before it", not early),
     ]
     print()
     print(table(["scene", "result", "right"], [[a, b, "yes" if right else "NO"] for a, b, right in checks]))

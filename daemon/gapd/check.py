@@ -288,4 +288,5 @@ class ErrorBudget:
         passed = max(now_s - self.updated_s, 0.0)
         available = min(self.available + self.full * passed / DAY_S, self.full)
         alpha = self.share * available
-        return alpha, replace(self, available=available - alpha, updated_s=max(now_s, self.updated_s))
+        # A robot's clock may begin anew: what it says now is what the next refill counts from.
+        return alpha, replace(self, available=available - alpha, updated_s=now_s)

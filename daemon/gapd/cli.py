@@ -25,7 +25,7 @@ CONFIG = click.option(
 )
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """Keep a robot's simulator true to the robot."""
 
@@ -261,6 +261,8 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # There is nothing to clean up, and C code that is being imported or simulates would answer in its own ways.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Nothing is rendered. Looking for a window system costs time, and a child process that does not end quietly.
+    os.environ.setdefault("MUJOCO_GL", "disable")
     try:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):  # units in a terminal that does not know them

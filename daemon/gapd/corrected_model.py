@@ -8,6 +8,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from gapd.binding import Binding
 from gapd.errors import ConfigError, InputError
 from gapd.mjcf import load_model
 from gapd.model_fields import values
@@ -39,7 +40,9 @@ def write_model(robot: Robot, physical: Array, path: Path) -> None:
     part = path.with_name(f"{path.name}.part")
     try:
         mujoco.mj_saveLastXML(str(part), model)
-        _require_same(robot, model, load_model(part))
+        lost = lost_field(robot.binding, model, load_model(part))
+        if lost:
+            raise InputError(f"{lost} does not come back from the MJCF; write the corrections by hand")
         part.replace(path)
     except (mujoco.FatalError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())
@@ -48,8 +51,10 @@ def write_model(robot: Robot, physical: Array, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _require_same(robot: Robot, wanted: mujoco.MjModel, written: mujoco.MjModel) -> None:
-    for cells in robot.binding.cells:
+def lost_field(binding: Binding, wanted: mujoco.MjModel, written: mujoco.MjModel) -> str:
+    """The first field of which a written value did not come back from the MJCF; empty if all did."""
+    for cells in binding.cells:
         a, b = (values(m, cells.field).reshape(-1)[cells.flat] for m in (wanted, written))
         if not np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * float(np.abs(a).max(initial=0.0))):
-            raise InputError(f"{cells.field} does not come back from the MJCF; write the corrections by hand")
+            return cells.field
+    return ""

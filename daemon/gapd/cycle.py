@@ -101,6 +101,12 @@ def hold_out(robot: Robot, windows: Windows, gates: Sequence[Gate] = ()) -> Prep
     return Prepared(tuple(gates), windows, block, fit_at, held_at)
 
 
+def windows_needed(window_s: float) -> int:
+    """Windows from which on a fit can be checked: enough blocks for both sides, and one more for the edges."""
+    held_out_s = max(MIN_WINDOWS * window_s, MIN_BLOCKS * BLOCK_S)
+    return int(np.ceil((held_out_s / HELD_SHARE + BLOCK_S) / window_s))
+
+
 def _too_few(robot: Robot, gates: Sequence[Gate], usable: int) -> InputError:
     window_s = robot.config.timing.window_s
     held_out_s = max(MIN_WINDOWS * window_s, MIN_BLOCKS * BLOCK_S)

@@ -31,7 +31,7 @@ from gapd.hostlink import (
 from gapd.keeper import Decided, Judged, Monitored
 from gapd.learned import Learned
 from gapd.messages.frames import Frame
-from gapd.messages.link import CHUNK_BYTES, Candidate, Chunk
+from gapd.messages.link import CHUNK_BYTES, Candidate, Chunk, Correction, Verdict
 from gapd.outbox import Outbox, OutboxError, Stored
 from gapd.pipeline import Happening, Pipeline
 from gapd.postbox import Postbox
@@ -48,6 +48,8 @@ Array = NDArray[np.float64]
 
 # The loop waits this long for input, so that nothing that is due is later than this.
 TURN_MS = 50
+# ... and at least this long after the last turn: a thousand wake-ups a second cost more than what they are for.
+LEAST_TURN_S = 0.01
 # Frames taken in one turn: at 1 kHz ten turns' worth, so that a stall is made up for quickly.
 FRAMES_PER_TURN = 500
 # A source that has been silent for this long is stale.
@@ -85,19 +87,22 @@ class Daemon:
         self.fitter = Fitter(robot, learned)
         self._poller = zmq.Poller()
         self._robot_s = 0.0
+        self._turned_s = 0.0
         self._began_s = self._alive_s = self._accepted_s = time.monotonic()
         self._saved = (memory, version)
         self._retry_s = 0.0
         self._problems: dict[str, tuple[Level, str]] = {}
         self._refusal: Refusal | None = None
         self._floors: float | None = None
-        self._last: Decided | None = None
         self._escalated: dict[object, float] = {}
         self._candidates: dict[str, Candidate] = {}
         self._judged: set[str] = set()
         for note in edges.state.notes:
             canonical(edges.log, "state", level="warning", note=note)
         self._note("started", parameters=robot.parameters.fingerprint, memory=self.pipeline.keeper.memory)
+        if robot.config.live.frames.exposed:
+            text = "frames come over the network in plain text: set server_public_key and secret_key in live.frames"
+            self._problem("plaintext", Level.WARN, text)
         left = self.post.left_behind()
         if left is not None:  # killed between the outbox and the state: the values are those on their way
             self._adopt(self.post.version, left.z)
@@ -134,12 +139,14 @@ class Daemon:
             problems=tuple(text for _, text in self._problems.values()),
             counters=self._counters(),
             link=self._link_state(),
-            estimates=overview.estimates(self.robot, self.pipeline.keeper.z, self._last),
+            estimates=overview.estimates(self.robot, self.pipeline.keeper.memory),
             gap_floors=self._floors,
             since_s=time.monotonic() - self._began_s,
         )
 
     def _wait(self) -> None:
+        time.sleep(max(0.0, self._turned_s + LEAST_TURN_S - time.monotonic()))
+        self._turned_s = time.monotonic()
         sockets = [self.edges.frames.socket, self.edges.link.socket if self.edges.link else None]
         for socket in sockets:
             if socket is not None:
@@ -149,10 +156,11 @@ class Daemon:
         self._poller = zmq.Poller()
 
     def _take(self, frame: Frame, now_s: float) -> None:
-        self._robot_s = frame.timestamp
         self._record_frame(frame, now_s)
-        self._handle(self.pipeline.add(frame, now_s))
+        happened = self.pipeline.add(frame, now_s)
         row = self.pipeline.row
+        self._robot_s = row.timestamp if row is not None else self._robot_s
+        self._handle(happened)
         if row is None:
             return
         self._accepted_s, self._refusal = now_s, None
@@ -218,7 +226,6 @@ class Daemon:
         return max((level for level, _ in self._problems.values()), default=Level.OK)
 
     def _decided(self, event: Decided) -> None:
-        self._last = event
         decision = event.report.decision
         level = Level[decision.level]
         self._problem("decision", level, f"{decision.reason}; {decision.remedy}" if level else "")
@@ -235,13 +242,16 @@ class Daemon:
             canonical(self.edges.log, "escalation_known", reason=event.report.decision.reason)
             return
         self._escalated[key] = self._robot_s
-        digest, size = self._evidence()
+        digest, size = self._evidence(event.job.since_s)
         message = outgoing.escalation(event, self.post.version, self._robot_s, digest, size)
         self._put(message, makes_version=False)
 
-    def _evidence(self) -> tuple[str, int]:
-        """Store the newest frames; an escalation goes out without them if that fails."""
-        raw = pack(self.pipeline.evidence())
+    def _evidence(self, since_s: float) -> tuple[str, int]:
+        """Store the newest frames since the change; an escalation goes out without them if that fails."""
+        frames = self.pipeline.evidence(since_s)
+        if frames is None:
+            return "", 0
+        raw = pack(frames)
         try:
             return self.edges.state.keep_evidence(raw), len(raw)
         except InputError as error:
@@ -249,15 +259,16 @@ class Daemon:
             return "", 0
 
     def _returned(self, event: Return) -> None:
-        names, sd = self.robot.parameters.names, self._sd()
-        z, version = self.pipeline.keeper.z, self.post.version
-        self._put(outgoing.returned(event, names, z, sd, version, self._robot_s), makes_version=True)
+        names, version = self.robot.parameters.names, self.post.version
+        self._put(outgoing.returned(event, names, self._sd(), version, self._robot_s), makes_version=True)
         self._problem("return", Level.WARN, f"the last correction was taken back: {event.check.reason}")
 
     def _answer(self, event: Judged) -> None:
         offered = self._candidates.pop(event.candidate, None)
         if offered is not None:
             accepted = event.check.verdict == "accepted"
+            if accepted:
+                self._problem("decision", Level.OK, "")
             self._put(outgoing.verdict(event, offered.base_version, self._robot_s), makes_version=accepted)
 
     def _put(self, message: Stored, *, makes_version: bool) -> None:
@@ -317,8 +328,9 @@ class Daemon:
 
     def _rejected(self, event: Rejected) -> None:
         self._problem("host", Level.WARN, f"the host refused a message ({event.code}); {event.remedy}")
-        if event.code == "stale_base":
-            self._adopt(event.version, event.z)
+        refused = isinstance(event.message, Correction | Verdict) and event.code != "wrong_epoch"
+        if event.code == "stale_base" or (refused and (event.z or not event.version)):
+            self._adopt(event.version, event.z)  # the simulator does not have the refused values
         elif self.post.pending == 0:
             self.post.version = event.version
 
@@ -328,6 +340,8 @@ class Daemon:
         Before its first correction it has nominal values, also where it has lost others.
         """
         self.post.version = version
+        self.post.forget_corrections()
+        self._problem("decision", Level.OK, "")
         z = z or tuple(self.robot.parameters.z_nominal.tolist())
         if z != self.pipeline.keeper.memory.z:
             canonical(self.edges.log, "adopted", version=version)
@@ -419,9 +433,8 @@ class Daemon:
     def _sd(self) -> Array:
         """Scaled standard deviations (P,) of the last fit; without one, a fourth of the range, as the host has it."""
         space = self.robot.parameters
-        if self._last is None:
-            return np.asarray((space.z_max - space.z_min) / 4)
-        return self._last.report.identification.uncertainty.sd
+        known = self.pipeline.keeper.memory.z_sd
+        return np.array(known) if known else np.asarray((space.z_max - space.z_min) / 4)
 
     def _counters(self) -> dict[str, int]:
         malformed = self.edges.frames.malformed

@@ -8,7 +8,7 @@ import numpy as np
 
 from gapd import hostlink
 from gapd.frame_rows import Refusal
-from gapd.keeper import Decided, Drifted, Job, Judged, Monitored
+from gapd.keeper import Decided, Drifted, Job, Judged, Monitored, Outdated
 from gapd.pipeline import Dropped, Gated, Happening
 from gapd.robot import Robot
 from gapd.telemetry import Level, Logger, canonical
@@ -30,15 +30,25 @@ def write(log: Logger, event: Happening, robot: Robot) -> None:
                 worst=robot.layout.channels[worst], worst_gap=float(event.gap[worst]),
             )  # fmt: skip
         case Drifted():
-            canonical(log, "drift", level="warning", channel=event.channel, since_s=event.since_s, time_s=event.now_s)
+            canonical(
+                log, "drift", level="warning", channel=event.channel, since_s=event.since_s, time_s=event.now_s,
+                score=event.score, remedy="none yet: a fit follows once enough windows have come",
+            )  # fmt: skip
         case Decided():
             _decision(log, event)
+        case Outdated():
+            canonical(log, "fit_outdated", why=event.job.why, remedy="none: the values have moved on, it is made again")
         case Judged():
             canonical(
                 log, "candidate", candidate=event.candidate, verdict=event.check.verdict, reason=event.check.reason
             )
         case Return():
-            canonical(log, "correction_returned", level="warning", reason=event.check.reason)
+            names = zip(robot.parameters.names, event.z.tolist(), event.replaced.tolist(), strict=True)
+            canonical(
+                log, "correction_returned", level="warning", reason=event.check.reason,
+                returned=[name for name, z, was in names if z != was],
+                remedy="look for what came and went on the robot",
+            )  # fmt: skip
         case Gated():
             level: Level = "info" if event.gate.verdict == "ok" else "warning"
             canonical(
@@ -63,7 +73,8 @@ def _decision(log: Logger, event: Decided) -> None:
         log, "decision", level=_LEVELS[report.decision.level], action=report.decision.action, why=event.job.why,
         since_s=event.job.since_s, reason=report.decision.reason, remedy=report.decision.remedy,
         gap_before=report.check.floors_before, gap_after=report.check.floors_after, verdict=report.check.verdict,
-        corrected=[e.name for e in report.decision.corrections], windows=report.fitted, rollouts=found.rollouts,
+        corrected=[e.name for e in report.decision.corrections if e.significant], windows=report.fitted,
+        rollouts=found.rollouts,
         commissioned=event.commissioned,
     )  # fmt: skip
 

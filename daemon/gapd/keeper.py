@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.check import MIN_BLOCKS, MIN_WINDOWS, Check, ErrorBudget, blocks_of, check
-from gapd.cycle import BLOCK_S, Prepared, Report, Standing, hold_out
+from gapd.cycle import BLOCK_S, Prepared, Report, Standing, hold_out, windows_needed
 from gapd.errors import InputError
 from gapd.gauss_newton import channel_rms
 from gapd.live_config import KeeperSettings
@@ -34,12 +34,17 @@ AROUND = 1
 
 
 class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What outlives a restart: scaled values (P,), commissioned floor (C,) in noise, baseline, error budget."""
+    """What outlives a restart: scaled values (P,), commissioned floor (C,) in noise, baseline, error budget.
+
+    z_sd and status (P,) are what the last fit knew of each parameter; empty before it.
+    """
 
     z: tuple[float, ...]
     floor: tuple[float, ...] = ()
     baseline: Baseline | None = None
     budget: ErrorBudget = ErrorBudget()
+    z_sd: tuple[float, ...] = ()
+    status: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,19 @@ class Monitored:
 
 @dataclass(frozen=True)
 class Drifted:
-    """The gap of a channel is no longer what it was."""
+    """The gap of a channel is no longer what it was; score: cumulative sum, in spreads of its log squared gap."""
 
     channel: str
     since_s: float
     now_s: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """A fit has ended whose values have meanwhile been replaced: it counts for nothing, another one is made."""
+
+    job: Job
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,7 @@ class Judged:
     z: Array
 
 
-Event = Monitored | Drifted | Decided | Judged | Return
+Event = Monitored | Drifted | Decided | Outdated | Judged | Return
 
 
 @dataclass
@@ -111,11 +124,12 @@ class Keeper:
         self.memory = memory or Memory(tuple(robot.parameters.z_nominal.tolist()))
         self.job: Job | None = None
         self._replay = Replay(robot)
-        self._recent: deque[Windows] = deque(maxlen=settings.windows)
+        self._recent: deque[Windows] = deque(maxlen=max(settings.windows, windows_needed(robot.config.timing.window_s)))
         self._waiting: deque[Windows] = deque()
         self._drift: Drifted | None = None
         self._test = self._new_test()
         self._trial: TrialPeriod | None = None
+        self._before: tuple[tuple[float, ...], tuple[str, ...]] = ((), ())  # what was known of the previous values
         self._offer: _Offer | None = None
         self._fits_s: deque[float] = deque(maxlen=settings.fits_per_hour)
 
@@ -158,6 +172,8 @@ class Keeper:
     def finish(self, report: Report) -> list[Event]:
         """Take in the report of the job, then the windows that waited for it."""
         job, self.job = self._running(), None
+        if not np.array_equal(job.standing.z, self.z):
+            return [Outdated(job), *self._catch_up()]
         return [self._decided(job, report), *self._catch_up()]
 
     def abandon(self) -> list[Event]:
@@ -209,7 +225,7 @@ class Keeper:
         now_s = float(self._recent[-1].start_s[0])
         while len(self._recent) > max(found.windows - AROUND, 0):
             self._recent.popleft()
-        return Drifted(self.robot.layout.channels[found.channel], float(began.start_s[0]), now_s)
+        return Drifted(self.robot.layout.channels[found.channel], float(began.start_s[0]), now_s, found.score)
 
     def _tried(self, window: Windows, squared: Array) -> list[Event]:
         """The trial period of a correction: what the previous values would have done."""
@@ -217,7 +233,9 @@ class Keeper:
             return []
         back = self._trial.add(squared, self._squared(window, self._trial.previous))
         if back is not None:
+            z_sd, status = self._before
             self._move(back.z)
+            self.memory = msgspec.structs.replace(self.memory, z_sd=z_sd, status=status)
             return [back]
         if self._trial.over:
             self._trial = None
@@ -274,26 +292,38 @@ class Keeper:
         sent = {e.name: e.z_after for e in decision.corrections}
         before = self.z
         z = np.array([sent.get(n, v) for n, v in zip(self.robot.parameters.names, before.tolist(), strict=True)])
-        settled = decision.action in ("hold", "correct") or bool(sent)
-        commissioned = settled and not self.memory.floor
+        self._before = self.memory.z_sd, self.memory.status
+        told = found.uncertainty
+        self.memory = msgspec.structs.replace(self.memory, z_sd=tuple(told.sd.tolist()), status=told.status)
+        floor = self._floor(report)
+        commissioned = not self.memory.floor and bool(floor)
         if commissioned:
-            floor = np.maximum(report.check.channel_after, 1.0)
-            self.memory = msgspec.structs.replace(self.memory, floor=tuple(floor.tolist()))
-        # What is left now is what the next change is told from, be it explained or escalated.
-        if settled or found.findings:
-            self._move(z, self._squares(job.prepared.windows, z))
-        else:
+            self.memory = msgspec.structs.replace(self.memory, floor=floor)
+        # What is left now is what the next change is told from, be it explained or escalated. A fit that was rejected
+        # says nothing about the robot.
+        if decision.action == "reject":
             self._drift, self._test = None, self._new_test()
+        else:
+            self._move(z, self._squares(job.prepared.windows, z))
         if sent:
-            self._trial = TrialPeriod(before, self.robot.config.timing.window_s, self.robot.layout.channels)
+            layout = self.robot.layout
+            self._trial = TrialPeriod(z, before, self.robot.config.timing.window_s, layout.channels)
         return Decided(job, report, z, commissioned)
+
+    def _floor(self, report: Report) -> tuple[float, ...]:
+        """What the best model of this robot leaves (C,), in noise; empty if the fit does not tell."""
+        action, check = report.decision.action, report.check
+        if action == "reject" or (action == "escalate" and not report.identification.findings):
+            return ()
+        gap = check.channel_after if report.decision.corrections else check.channel_before
+        return tuple(np.maximum(gap, 1.0).tolist()) if np.isfinite(gap).any() else ()
 
     def _move(self, z: Array, gap2: Array | None = None) -> None:
         """Take over values (P,), and squared gaps (W, C) with them as the new baseline. The test begins anew."""
         self.memory = msgspec.structs.replace(self.memory, z=tuple(z.tolist()))
         if gap2 is not None:
             self.memory = msgspec.structs.replace(self.memory, baseline=Baseline.of(gap2))
-        self._drift, self._trial = None, None
+        self._drift, self._trial, self._offer = None, None, None
         self._test = self._new_test()
         self._recent.clear()
 

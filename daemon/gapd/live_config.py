@@ -103,7 +103,7 @@ class RemoteStream(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KeeperSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[live.keeper]: when fits are made and how far a correction may go."""
 
-    windows: int = 60  # newest windows of which a fit is made
+    windows: int = 60  # newest windows of which a fit is made; as many as it needs if that is more
     min_interval_s: float = 60.0  # between two fits
     fits_per_hour: int = 30  # at most; of ten seconds each they take a twelfth of a core
     false_alarms_per_day: float = 1.0  # of the drift test; each costs one fit

@@ -41,12 +41,12 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, gap2: Array) -> Baseline:
-        """From windows (W, C), squared gaps in noise²; NaN where nothing was measured.
+        """From windows (W, C), squared gaps in noise²; NaN where nothing was measured, inf where a replay diverged.
 
         Few windows know mean and spread badly, and a mean that is too low alarms for ever: both are taken UNSURE
         standard deviations high.
         """
-        logs = np.log(gap2 + TINY)
+        logs = np.log(np.where(np.isfinite(gap2), gap2, np.nan) + TINY)
         count = np.isfinite(logs).sum(axis=0)
         safe, n = np.where(count > 0, logs, 0.0), np.maximum(count, 1)
         spread = np.maximum(np.nanstd(safe, axis=0), LEAST_SPREAD)

@@ -13,6 +13,8 @@ Array = NDArray[np.float64]
 
 # Until the outbox numbers it and the link knows the epoch.
 UNNUMBERED = 0
+# Names in one message, so that it fits: a robot of thousands of parameters may correct them all.
+MOST_NAMED = 200
 
 
 def correction(event: Decided, version: int, now_s: float) -> Correction:
@@ -20,22 +22,20 @@ def correction(event: Decided, version: int, now_s: float) -> Correction:
     report = event.report
     told = report.identification.uncertainty
     active = _active(~told.unknown, told.sd)
-    changed = tuple(e.name for e in report.decision.corrections)
+    changed = tuple(e.name for e in report.decision.corrections if e.significant)[:MOST_NAMED]
     return Correction(
         epoch=UNNUMBERED, sequence=UNNUMBERED, timestamp=now_s, base_version=version,
         z=tuple(event.z.tolist()), z_sd=tuple(told.sd.tolist()),
         active=tuple(active.tolist()), covariance=pack_covariance(told.covariance[np.ix_(active, active)]),
-        changed=changed, effective=tuple(e.name for e in report.decision.corrections if e.effective),
+        changed=changed, effective=tuple(e.name for e in report.decision.corrections if e.effective)[:MOST_NAMED],
         reason=report.decision.reason, gap_before=_finite(report.check.gap_before),
         gap_after=_finite(report.check.gap_after), windows=report.check.windows,
     )  # fmt: skip
 
 
-def returned(
-    event: Return, names: tuple[str, ...], replaced: Array, z_sd: Array, version: int, now_s: float
-) -> Correction:
-    """The previous values come back: z_sd (P,) is what was known of them, `replaced` (P,) the values they replace."""
-    changed = tuple(n for n, a, b in zip(names, replaced.tolist(), event.z.tolist(), strict=True) if a != b)
+def returned(event: Return, names: tuple[str, ...], z_sd: Array, version: int, now_s: float) -> Correction:
+    """The previous values come back: z_sd (P,) is what was known of them."""
+    changed = tuple(n for n, a, b in zip(names, event.replaced.tolist(), event.z.tolist(), strict=True) if a != b)
     return Correction(
         epoch=UNNUMBERED, sequence=UNNUMBERED, timestamp=now_s, base_version=version,
         z=tuple(event.z.tolist()), z_sd=tuple(z_sd.tolist()), active=(), covariance=b"",
@@ -67,9 +67,10 @@ def verdict(event: Judged, version: int, now_s: float) -> Verdict:
 
 
 def escalation_key(event: Decided) -> tuple[tuple[str, str], ...]:
-    """What makes two escalations the same: joints and terms, or the first words where there is none."""
+    """What makes two escalations the same: joints and terms, or the parameters that moved where there is none."""
     findings = event.report.identification.findings
-    return tuple(sorted((f.joint, f.regressor) for f in findings)) or ((event.report.decision.remedy, ""),)
+    names = sorted(e.name for e in event.report.estimates if e.significant)
+    return tuple(sorted((f.joint, f.regressor) for f in findings)) or tuple((name, "") for name in names)
 
 
 def pack_covariance(covariance: Array) -> bytes:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gapd.keeper import Decided, Monitored
+from gapd.keeper import Memory, Monitored
 from gapd.pipeline import Happening, Pipeline
 from gapd.robot import Robot
 from gapd.status import Estimate
-
-Array = NDArray[np.float64]
 
 
 def counters(pipeline: Pipeline) -> dict[str, int]:
@@ -30,12 +27,11 @@ def floors(event: Happening) -> float | None:
     return event.floors if isinstance(event, Monitored) and np.isfinite(event.floors) else None
 
 
-def estimates(robot: Robot, z: Array, last: Decided | None) -> tuple[Estimate, ...]:
-    """Physical values of z (P,), with what the last fit knows of them."""
-    space, physical = robot.parameters, robot.parameters.to_physical(z)
-    sd, status = np.full(len(space), np.nan), ("unestimated",) * len(space)
-    if last is not None:
-        told = last.report.identification.uncertainty
-        sd, status = space.physical_sd(z, told.sd), told.status
+def estimates(robot: Robot, memory: Memory) -> tuple[Estimate, ...]:
+    """Physical values (P,), with what the last fit knew of them."""
+    space, z = robot.parameters, np.array(memory.z)
+    physical = space.to_physical(z)
+    sd = space.physical_sd(z, np.array(memory.z_sd)) if memory.z_sd else np.full(len(space), np.nan)
+    status = memory.status or ("unestimated",) * len(space)
     rows = zip(space.names, space.units, physical.tolist(), sd.tolist(), status, strict=True)
     return tuple(Estimate(*row) for row in rows)

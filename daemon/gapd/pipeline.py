@@ -21,6 +21,7 @@ from gapd.windows import Frames
 
 # Evidence of an escalation: what was seen before it, s.
 EVIDENCE_S = 60.0
+EVIDENCE_BYTES = 32 * 2**20
 # Windows that may wait for a fit before whole windows are dropped: minutes of them, so that a slow computer loses none.
 MOST_WAITING = 600
 
@@ -78,9 +79,18 @@ class Pipeline:
         """The keeper's job came to nothing."""
         return [*self.keeper.abandon()]
 
-    def evidence(self) -> Frames:
-        """The newest frames, at most EVIDENCE_S of them."""
-        return Frames.concatenate(list(self._evidence))
+    def evidence(self, since_s: float) -> Frames | None:
+        """The newest frames from since_s on (NaN: all), at most EVIDENCE_S and EVIDENCE_BYTES; None if there are none.
+
+        What was before a change would only blur what the host fits to it.
+        """
+        parts = [f for f in self._evidence if len(f) and not f.timestamp[-1] < since_s]
+        if not parts:
+            return None
+        frames = Frames.concatenate(parts)
+        row = 8 * (1 + frames.measured.shape[1] + frames.command.shape[1] + frames.context.shape[1])
+        first = max(len(frames) - EVIDENCE_BYTES // row, 0)
+        return frames.between(float(frames.timestamp[first]), float(frames.timestamp[-1]))
 
     def _closed(self, closed: Closed) -> list[Happening]:
         gate = closed.gate

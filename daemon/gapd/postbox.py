@@ -32,6 +32,11 @@ class Postbox:
         if self._outbox is not None:
             self._waiting.append((message, makes_version))
 
+    def forget_corrections(self) -> None:
+        """The values have been replaced: corrections that are not in the outbox yet were made from others."""
+        kept = [(m, makes) for m, makes in self._waiting if not isinstance(m, Correction)]
+        self._waiting = deque(kept, maxlen=MOST_WAITING)
+
     def store(self) -> list[tuple[int, Stored]]:
         """Move what waits into the outbox, each with its sequence. Raises OutboxError; the rest then waits on."""
         stored: list[tuple[int, Stored]] = []

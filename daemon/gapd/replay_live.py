@@ -86,7 +86,7 @@ class ReplayLive:
             level, self.pipeline.keeper.state, self.robot.config.robot,
             (last.sentence,) if last is not None and level else (),
             overview.counters(self.pipeline),
-            estimates=overview.estimates(self.robot, self.pipeline.keeper.z, self._last),
+            estimates=overview.estimates(self.robot, self.pipeline.keeper.memory),
             gap_floors=self._floors,
         )  # fmt: skip
 

@@ -65,7 +65,7 @@ def _edges(robot: Robot, log: Logger, recordings: Path | None) -> Iterator[Edges
         manager = ServiceManager()
         stack.callback(manager.close)
         folder = robot.config.path(live.state)
-        state = StateFolder(folder, robot.parameters, len(robot.layout.channels))
+        state = StateFolder(folder, robot)
         status = StatusSocket(status_path(folder))
         stack.callback(status.close)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -74,7 +74,9 @@ def _edges(robot: Robot, log: Logger, recordings: Path | None) -> Iterator[Edges
         stack.callback(frames.close)
         outbox = link = None
         if live.link is not None:
-            outbox = Outbox(folder / "outbox.sqlite", OUTBOX_BYTES, lambda text: canonical(log, "outbox", reason=text))
+            # Scaled values of other parameters must not reach the host as if they were of these.
+            path = folder / f"outbox-{robot.parameters.fingerprint[:12]}.sqlite"
+            outbox = Outbox(path, OUTBOX_BYTES, lambda text: canonical(log, "outbox", reason=text))
             stack.callback(outbox.close)
             link = _link(robot, _absolute(robot.config, live.link), outbox, context)
             stack.callback(link.close)

@@ -11,7 +11,7 @@ import msgspec
 
 from gapd.errors import ConfigError, InputError
 from gapd.keeper import Memory
-from gapd.parameters import ParameterSet
+from gapd.robot import Robot
 
 # Rises when what is stored changes its meaning; an older file is then set aside and the robot commissioned anew.
 VERSION = 1
@@ -20,21 +20,27 @@ KEPT = 5
 
 
 class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """memory.json: `parameters` is the fingerprint they belong to, `version` that of the values on the host."""
+    """memory.json: `parameters` is the fingerprint they belong to, `version` that of the values on the host.
+
+    `measured` is the fingerprint of what gaps depend on besides: channels, timing and the model.
+    """
 
     format: int
     parameters: str
     version: int
     memory: Memory
+    measured: str = ""
 
 
 class StateFolder:
     """The folder `state` of robot.toml; `notes` says what was found there that could not be used."""
 
-    def __init__(self, folder: Path, space: ParameterSet, channels: int) -> None:
+    def __init__(self, folder: Path, robot: Robot) -> None:
         """Make the folder, for this user alone. ConfigError if that is not possible."""
         self.folder, self.notes = folder, list[str]()
-        self._fingerprint, self._sizes = space.fingerprint, (len(space), channels)
+        space = robot.parameters
+        self._fingerprint, self._sizes = space.fingerprint, (len(space), len(robot.layout.channels))
+        self._measured = _measured(robot)
         self._evidence = folder / "evidence"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,11 +61,14 @@ class StateFolder:
         if stored.format != VERSION or stored.parameters != self._fingerprint or not self._fits(stored.memory):
             self._aside("belongs to other parameters or another version of gapd")
             return None, 0
+        if stored.measured != self._measured:
+            self.notes.append(f"{self._path}: channels, timing or model have changed; the robot is commissioned anew")
+            return msgspec.structs.replace(stored.memory, floor=(), baseline=None), stored.version
         return stored.memory, stored.version
 
     def save(self, memory: Memory, version: int) -> None:
         """Replace the file at once: after a crash it is the old or the new one."""
-        raw = msgspec.json.encode(Stored(VERSION, self._fingerprint, version, memory))
+        raw = msgspec.json.encode(Stored(VERSION, self._fingerprint, version, memory, self._measured))
         _write(self._path, msgspec.json.format(raw, indent=1))
 
     def keep_evidence(self, raw: bytes) -> str:
@@ -88,12 +97,21 @@ class StateFolder:
         baseline = (len(memory.baseline.mean), len(memory.baseline.spread)) if memory.baseline else (channels, channels)
         floor = len(memory.floor) in (0, channels)
         known = len(memory.z) == parameters and all(map(math.isfinite, memory.z))
+        known = known and all(len(told) in (0, parameters) for told in (memory.z_sd, memory.status))
         return known and floor and baseline == (channels, channels)
 
     def _aside(self, why: str) -> None:
         target = self._path.with_name(f"{self._path.name}.unusable")
         self._path.replace(target)
         self.notes.append(f"{self._path} {why}: it is now {target.name}, and the robot is commissioned anew")
+
+
+def _measured(robot: Robot) -> str:
+    """Floors and baselines are gaps in noise, between this model and these channels."""
+    config = robot.config
+    model = config.path(config.model)
+    said = msgspec.json.encode((config.channel, config.timing, model.read_bytes() if model.is_file() else b""))
+    return hashlib.sha256(said).hexdigest()
 
 
 def read_memory(plain: object) -> Memory:

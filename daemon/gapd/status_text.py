@@ -20,7 +20,7 @@ def status_text(told: dict[str, Any]) -> str:
         lines.append(f"{'gap':<10}{told['gap_floors']:.3g} commissioned floors")
     link = told["link"]
     if link is not None:
-        state = "up" if link["up"] else f"down: {link['error'] or 'not yet connected'}"
+        state = "up" if link["up"] else "down"
         waiting = f", {link['pending']} waiting for {link['oldest_s']:.0f} s" if link["pending"] else ""
         lines.append(f"{'host':<10}{link['endpoint']} {state}, version {link['version']}{waiting}")
     lines += [f"{'problem':<10}{printable(problem)}" for problem in told["problems"]]

@@ -242,7 +242,7 @@ class InProcess:
         self.log = folder.parent / "log"
         self.source, self.context = source, zmq.Context()
         self.stream = self.log.open("a", encoding="utf-8")
-        state = StateFolder(folder, robot.parameters, len(robot.layout.channels))
+        state = StateFolder(folder, robot)
         status = StatusSocket(status_path(folder))
         frames = FrameSource(self.context, robot.config.live.frames)
         self.edges = Edges(frames, state, status, open_log(self.stream), ServiceManager(), outbox)

@@ -294,3 +294,9 @@ def test_budget_recovers_with_time_and_never_by_going_back() -> None:
     assert budget.spend(5000.0)[0] < 1e-4
     assert budget.spend(4000.0)[0] < 1e-4
     assert budget.spend(5000.0 + DAY_S)[0] == pytest.approx(0.01)
+
+
+def test_a_budget_goes_on_after_the_clock_has_begun_anew() -> None:
+    _, spent = ErrorBudget(available=0.01, updated_s=1e9).spend(10.0)
+    alpha, _ = spent.spend(10.0 + DAY_S)
+    assert alpha > 0.005

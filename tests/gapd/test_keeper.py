@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gapd.cycle import run
-from gapd.keeper import Decided, Drifted, Event, Judged, Keeper, Memory, Monitored
+from gapd.keeper import Decided, Drifted, Event, Judged, Keeper, Memory, Monitored, Outdated
 from gapd.live_config import KeeperSettings
 from gapd.robot import Robot
 from gapd.trial_period import Return
@@ -221,3 +221,29 @@ def test_adopted_values_are_watched_with_the_old_baseline(
     assert made
     assert made[0].report.decision.action == "correct"
     np.testing.assert_allclose(tiny.parameters.to_physical(keeper.z), tiny.parameters.nominal * HIDDEN, rtol=0.1)
+
+
+def test_a_fit_of_values_that_were_replaced_meanwhile_counts_for_nothing(
+    tiny: Robot, scenes: list[list[Windows]]
+) -> None:
+    keeper = Keeper(tiny, SETTINGS)
+    rest = iter(scenes[0])
+    while keeper.job is None:
+        keeper.add(next(rest))
+    report = run(tiny, keeper.job.prepared, keeper.job.standing)
+    other = np.clip(tiny.parameters.z_nominal + 0.3, tiny.parameters.z_min, tiny.parameters.z_max)
+    keeper.adopt(other)
+    assert [type(e) for e in keeper.finish(report)] == [Outdated]
+    np.testing.assert_array_equal(keeper.z, other)
+
+
+def test_a_rejected_fit_is_no_commissioning(tiny: Robot, recorded: Any) -> None:
+    """A sign the wrong way round: what is left must not become normal."""
+    frames = recorded(tiny, tiny.parameters.nominal * HIDDEN, 30.0, 1).frames
+    frames.measured[:, 0] *= -1
+    keeper = Keeper(tiny, SETTINGS)
+    made = decisions(lived(keeper, windows_of_frames(tiny, frames, 0.0)))
+    assert {d.report.decision.action for d in made} == {"reject"}
+    assert keeper.state == "commissioning"
+    assert keeper.memory.floor == ()
+    assert keeper.memory.baseline is None

@@ -77,3 +77,11 @@ def test_an_absent_channel_says_nothing() -> None:
     for row in gaps(rng, 20):
         row[7] = 1e9
         assert test.update(row) is None
+
+
+def test_a_window_that_diverged_does_not_blind_the_baseline() -> None:
+    rng = np.random.default_rng(5)
+    healthy = gaps(rng, 40)
+    healthy[3] = np.inf
+    test = DriftTest(Baseline.of(healthy), WINDOW_S, 1.0)
+    assert any(test.update(row) is not None for row in gaps(rng, 20, shift=3.0))

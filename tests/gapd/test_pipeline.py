@@ -105,10 +105,21 @@ def test_a_restart_in_the_middle_goes_on(robot: Robot, story: list[Frame], decid
 
 
 def test_the_evidence_is_the_newest_minute(pipeline: Pipeline, happened: list[Happening], story: list[Frame]) -> None:
-    evidence = pipeline.evidence()
+    evidence = pipeline.evidence(float("nan"))
+    assert evidence is not None
     assert evidence.timestamp[-1] == pytest.approx(story[-1].timestamp, abs=0.4)
     assert story[-1].timestamp - evidence.timestamp[0] <= EVIDENCE_S + 1.0
     assert len(unpack(pack(evidence), "evidence")) == len(evidence)
+
+
+def test_evidence_begins_with_the_change_and_may_be_none(
+    robot: Robot, pipeline: Pipeline, happened: list[Happening], story: list[Frame]
+) -> None:
+    since_s = story[-1].timestamp - 5.0
+    evidence = pipeline.evidence(since_s)
+    assert evidence is not None
+    assert since_s - 1.0 < evidence.timestamp[0] <= since_s
+    assert Pipeline(robot, robot.config.live.keeper).evidence(since_s) is None
 
 
 def test_a_verdict_is_news_when_it_changes(robot: Robot, commissioning: list[Frame]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.binding import Binding
-from gapd.model_fields import values
+from gapd.corrected_model import lost_field
 from gapd.parameters import ParameterSet
 from gaptrain.host.database import HostError, read_state
 from gaptrain.host.registry import Definitions, the_robot
@@ -150,10 +150,9 @@ class ParameterFeed:
         spec.copy_back(model)
         text = str(spec.to_xml())
         written = mujoco.MjSpec.from_string(text).compile()
-        for cells in binding.cells:
-            wanted, got = (values(m, cells.field).ravel()[cells.flat] for m in (model, written))
-            if not np.allclose(wanted, got, rtol=1e-6):
-                raise HostError(f"{path}: {cells.field} does not survive in MJCF; use ParameterFeed.apply on the model")
+        lost = lost_field(binding, model, written)
+        if lost:
+            raise HostError(f"{path}: {lost} does not survive in MJCF; use ParameterFeed.apply on the model")
         return text
 
     def to_sysid_yaml(self, path: Path) -> None:

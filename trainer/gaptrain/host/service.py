@@ -232,7 +232,10 @@ class Service:
                 raise
             # It will ask again; what it does not take must not hold up the others.
             self._sessions.forget(session.route)
-            self._refusals.note("not_taken", session.robot, "check the robot's network", time.monotonic())
+            if error.errno == zmq.EHOSTUNREACH:
+                self._log.info("disconnected", robot=session.robot)
+            else:
+                self._refusals.note("not_taken", session.robot, "check the robot's network", time.monotonic())
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
