@@ -34,7 +34,7 @@ from gaptrain.host.feed import ParameterFeed
 MODEL = Path(__file__).parents[1] / "models" / "arm7"
 BIN = Path(sys.executable).parent
 ROBOT = "arm7-01"
-CHANGE_S, STOP_S, END_S = 22.0, 45.0, 85.0
+CHANGE_S, STOP_S, END_S = 22.0, 45.0, 120.0  # the end comes with the last escalation, at about 75 s
 LIVE = """
 [live]
 state = "state"
