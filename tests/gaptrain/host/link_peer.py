@@ -28,7 +28,7 @@ PATIENCE_S = 15.0
 
 def correction(space: ParameterSet, sequence: int, base: int, epoch: int = 1, **other: Any) -> link.Correction:
     """A valid correction whose first value tells its sequence."""
-    z = space.z_nominal + 1e-4 * sequence
+    z = space.z_nominal + 1e-6 * sequence
     fields: dict[str, Any] = {
         "epoch": epoch, "sequence": sequence, "timestamp": 1.0, "base_version": base, "z": tuple(z.tolist()),
         "z_sd": (0.1,) * len(space), "active": (0, 2), "covariance": np.array([0.01, 0.0, 0.01], "<f4").tobytes(),

@@ -175,7 +175,7 @@ def _require_exact(sender: Sender, state: Path) -> int:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     expected = [n for n in range(1, sender.acknowledged + 1) if n % ESCALATES]
     assert [v.number for v in versions] == list(range(1, len(expected) + 1))
-    moved = [round((v.values.z[0] - peer.space.z_nominal[0]) * 1e4) for v in versions]
+    moved = [round((v.values.z[0] - peer.space.z_nominal[0]) * 1e6) for v in versions]
     assert moved == expected
     assert rows == [(n, n) for n in range(ESCALATES, sender.acknowledged + 1, ESCALATES)]
     assert refused == (0,)
