@@ -341,9 +341,9 @@ class Daemon:
         """
         self.post.version = version
         self.post.forget_corrections()
-        self._problem("decision", Level.OK, "")
         z = z or tuple(self.robot.parameters.z_nominal.tolist())
         if z != self.pipeline.keeper.memory.z:
+            self._problem("decision", Level.OK, "")  # it was about values that are gone
             canonical(self.edges.log, "adopted", version=version)
             self._note("adopted", z=z)
             self.pipeline.keeper.adopt(np.array(z))
