@@ -35,7 +35,8 @@ from gapd.messages.link import CHUNK_BYTES, Candidate, Chunk, Correction, Verdic
 from gapd.outbox import Outbox, OutboxError, Stored
 from gapd.pipeline import Happening, Pipeline
 from gapd.postbox import Postbox
-from gapd.recorder import Recorder, RecordingError
+from gapd.recorder import Recorder
+from gapd.recording_format import RecordingError
 from gapd.robot import Robot
 from gapd.sources.zmq_frames import FrameSource
 from gapd.state_folder import StateFolder

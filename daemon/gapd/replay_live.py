@@ -21,7 +21,8 @@ from gapd.keeper import Decided, Drifted, Judged, Memory
 from gapd.learned import Learned
 from gapd.messages.frames import Frame
 from gapd.pipeline import Happening, Pipeline
-from gapd.recorder import EVENTS, FRAMES, Recording, frame_from_json
+from gapd.recording import Recording
+from gapd.recording_format import EVENTS, FRAMES, frame_from_json
 from gapd.robot import Robot
 from gapd.state_folder import read_memory
 from gapd.status import Level, Status

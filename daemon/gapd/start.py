@@ -23,7 +23,8 @@ from gapd.hostlink import HostLink
 from gapd.learned import Learned
 from gapd.live_config import Link, Stream
 from gapd.outbox import Outbox
-from gapd.recorder import Recorder, recover
+from gapd.recorder import Recorder
+from gapd.recording import recover
 from gapd.robot import Robot, open_robot
 from gapd.sources.zmq_frames import FrameSource
 from gapd.state_folder import StateFolder

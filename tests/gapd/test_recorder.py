@@ -22,7 +22,9 @@ from mcap.reader import make_reader
 from gapd import recorder
 from gapd.errors import InputError
 from gapd.messages.frames import ENCODER, Frame
-from gapd.recorder import Recorder, Recording, RecordingError, frame_from_json, frame_json, read_frames, recover
+from gapd.recorder import Recorder
+from gapd.recording import Recording, read_frames, recover
+from gapd.recording_format import RecordingError, frame_from_json, frame_json
 
 # Writes frames for ever, and says on standard output how many are written.
 ENDLESS = """
