@@ -17,19 +17,19 @@ from gapd.errors import InputError
 from gapd.evidence import pack
 from gapd.fitter import Failed, Fitter
 from gapd.frame_rows import Refusal
-from gapd.hostlink import (
+from gapd.hostlink import HostLink
+from gapd.keeper import Decided, Judged, Monitored
+from gapd.learned import Learned
+from gapd.link_events import (
     Acknowledged,
     CandidateOffered,
     Connected,
     Disconnected,
     Event,
     EvidenceWanted,
-    HostLink,
     Refused,
     Rejected,
 )
-from gapd.keeper import Decided, Judged, Monitored
-from gapd.learned import Learned
 from gapd.messages.frames import Frame
 from gapd.messages.link import CHUNK_BYTES, Candidate, Chunk, Correction, Verdict
 from gapd.outbox import Outbox, OutboxError, Stored

@@ -8,176 +8,39 @@ takes any sequence above its last one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
 import msgspec
 import numpy as np
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from gapd import __version__
+from gapd.connection import ANSWER_S, HEARTBEAT_S, SILENCE_S, UNREACHABLE, Connection
 from gapd.errors import InputError, printable
-from gapd.keys import KeyPair, read_public, read_secret
+from gapd.keys import read_public, read_secret
+from gapd.link_events import (
+    Acknowledged,
+    CandidateOffered,
+    Connected,
+    Disconnected,
+    Event,
+    EvidenceWanted,
+    LinkStatus,
+    Refused,
+    Rejected,
+)
 from gapd.live_config import Link
 from gapd.messages import link as wire
 from gapd.outbox import Outbox, Stored
 
-# Times in seconds. Either end speaks at least every HEARTBEAT_S; after SILENCE_S the other end counts as dead.
-HEARTBEAT_S, SILENCE_S = 2.0, 10.0
 # Without an answer for ANSWER_S everything in flight is sent again, RETRIES times, then over a new connection.
-ANSWER_S, RETRIES = 5.0, 3
+RETRIES = 3
 # Waits between connections double from the first to the second; a refused Hello waits for a person.
 FIRST_RETRY_S, LAST_RETRY_S, REFUSED_RETRY_S = 0.5, 30.0, 60.0
 IN_FLIGHT = 8
-# Messages handled in one step, so that it stays short.
-BATCH = 64
 LARGEST_INTEGER = 2**63 - 1
 LONGEST_TEXT = 500
-
-UNREACHABLE = "start gaptrain host there, or correct link.endpoint"
-OTHER_KEY = "if this goes on, its key is not the one in {file}, or it is no gaptrain host: copy its public key again"
-FAILURES = {
-    zmq.EVENT_CLOSED: ("nothing listens there", UNREACHABLE),
-    zmq.EVENT_DISCONNECTED: ("the connection broke", "none needed, it is made again"),
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: ("the host broke off the handshake", OTHER_KEY),
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: ("what answers does not speak CURVE", "correct link.endpoint"),
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: ("the host does not know this robot's key", "enrol public key {key} on the host"),
-}
-
-
-@dataclass(frozen=True)
-class Connected:
-    """The host answered Hello: its epoch, high-water mark, version and values. Waiting messages go out from now on."""
-
-    welcome: wire.Welcome
-
-
-@dataclass(frozen=True)
-class Disconnected:
-    """No link, and why. Each reason comes once until the link is up again: attempts that fail alike are silent."""
-
-    reason: str
-    remedy: str
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The host will not serve this robot as it is; asked again after REFUSED_RETRY_S."""
-
-    code: str
-    remedy: str
-
-
-@dataclass(frozen=True)
-class Acknowledged:
-    """Everything up to `sequence` is final on the host and gone from the outbox; its values are those of `version`."""
-
-    sequence: int
-    version: int
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """The host refused one message for good; it is gone from the outbox. version and z (P,) are what holds there."""
-
-    sequence: int
-    message: Stored
-    code: str
-    remedy: str
-    version: int
-    z: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class EvidenceWanted:
-    """The host asks for bytes of a recording from `offset`: answer with `send_chunk`."""
-
-    evidence: str
-    offset: int
-
-
-@dataclass(frozen=True)
-class CandidateOffered:
-    """The host offers values: check them, answer with a Verdict through the outbox."""
-
-    candidate: wire.Candidate
-
-
-Event = Connected | Disconnected | Refused | Acknowledged | Rejected | EvidenceWanted | CandidateOffered
-
-
-@dataclass(frozen=True)
-class LinkStatus:
-    """What `gapd status` shows. oldest_s: age in seconds of what waits longest, by the robot's clock; 0 if nothing."""
-
-    up: bool
-    endpoint: str
-    pending: int
-    oldest_s: float
-    error: str
-    epoch: int
-    version: int
-    dropped: int
-    corrupt: int
-
-
-class _Connection:
-    """One CURVE connection to the host, from its Hello to its end."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: KeyPair, server: bytes) -> None:
-        self.socket = socket = context.socket(zmq.DEALER)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.SNDHWM, 2 * BATCH),
-            (zmq.RCVHWM, 2 * BATCH),
-            (zmq.MAXMSGSIZE, wire.MAX_BYTES),
-            (zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000)),
-            (zmq.HEARTBEAT_TIMEOUT, int(SILENCE_S * 1000)),
-            (zmq.HANDSHAKE_IVL, int(ANSWER_S * 1000)),
-            (zmq.CONNECT_TIMEOUT, int(ANSWER_S * 1000)),
-            (zmq.RECONNECT_IVL, -1),  # never: see the head of this file
-        ):
-            socket.setsockopt(option, value)
-        socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = keys.public, keys.secret, server
-        self._monitor = socket.get_monitor_socket(sum(FAILURES))
-        self._monitor.linger = 0
-        try:
-            socket.connect(endpoint)
-        except zmq.ZMQError:
-            self.close()
-            raise
-
-    def send(self, message: wire.FromRobot) -> bool:
-        """Whether there was room to send it."""
-        try:
-            self.socket.send(wire.ENCODER.encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
-
-    def receive(self) -> Iterator[list[bytes]]:
-        """The frames of each message that has come, BATCH at most."""
-        for _ in range(BATCH):
-            try:
-                yield self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-
-    def failure(self) -> tuple[str, str] | None:
-        """Reason and remedy once the connection has ended or never came about."""
-        try:
-            event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
-        except zmq.Again:
-            return None
-        return FAILURES[zmq.Event(event["event"])]
-
-    def close(self) -> None:
-        self.socket.disable_monitor()
-        self._monitor.close()
-        self.socket.close()
 
 
 class HostLink:
@@ -200,7 +63,7 @@ class HostLink:
         self._keys, self._server = read_secret(Path(config.secret_key)), read_public(Path(config.server_public_key))
         self._context, self._config, self._outbox, self._rng = context, config, outbox, rng
         self._robot, self._parameters, self._count = config.name, parameters, count
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._events: list[Event] = []
         self._said: set[Event] = set()
         self._in_flight: dict[int, Stored] = {}
@@ -269,7 +132,7 @@ class HostLink:
 
     def _connect(self, now_s: float) -> None:
         try:
-            self._connection = _Connection(self._context, self._config.endpoint, self._keys, self._server)
+            self._connection = Connection(self._context, self._config.endpoint, self._keys, self._server)
         except zmq.ZMQError as error:
             self._drop(f"no socket ({error.strerror})", "check link.endpoint and the limit of open files", now_s)
             return
@@ -277,7 +140,7 @@ class HostLink:
         self._connection.send(self._hello)
         self._heard_s = self._spoke_s = now_s
 
-    def _attend(self, connection: _Connection, now_s: float) -> None:
+    def _attend(self, connection: Connection, now_s: float) -> None:
         # What waits in the socket comes before any judgement on silence: the loop may have been busy for long.
         for frames in connection.receive():
             self._heard_s = now_s
@@ -366,7 +229,7 @@ class HostLink:
             self._outbox.delete_through(sequence)
             self._events.append(Acknowledged(sequence, version))
 
-    def _send_due(self, connection: _Connection, now_s: float) -> None:
+    def _send_due(self, connection: Connection, now_s: float) -> None:
         room = IN_FLIGHT - len(self._in_flight)
         if room and self._outbox.last > self._sent:
             waiting = self._outbox.pending(room, self._sent)

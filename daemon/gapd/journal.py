@@ -6,7 +6,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gapd import hostlink
+from gapd import link_events
 from gapd.frame_rows import Refusal
 from gapd.keeper import Decided, Drifted, Job, Judged, Monitored, Outdated
 from gapd.pipeline import Dropped, Gated, Happening
@@ -84,26 +84,26 @@ def fit_started(log: Logger, job: Job) -> None:
     canonical(log, "fit", why=job.why, since_s=job.since_s, windows=len(job.prepared.windows), alpha=job.standing.alpha)
 
 
-def link(log: Logger, event: hostlink.Event) -> None:
+def link(log: Logger, event: link_events.Event) -> None:
     """The line of an event of the link."""
     match event:
-        case hostlink.Connected():
+        case link_events.Connected():
             welcome = event.welcome
             canonical(log, "link_up", epoch=welcome.epoch, version=welcome.version, high_water=welcome.high_water)
-        case hostlink.Disconnected():
+        case link_events.Disconnected():
             canonical(log, "link_down", level="warning", reason=event.reason, remedy=event.remedy)
-        case hostlink.Refused():
+        case link_events.Refused():
             canonical(log, "link_refused", level="error", code=event.code, remedy=event.remedy)
-        case hostlink.Acknowledged():
+        case link_events.Acknowledged():
             canonical(log, "acknowledged", sequence=event.sequence, version=event.version)
-        case hostlink.Rejected():
+        case link_events.Rejected():
             canonical(
                 log, "rejected", level="warning", sequence=event.sequence, code=event.code, remedy=event.remedy,
                 version=event.version,
             )  # fmt: skip
-        case hostlink.EvidenceWanted():
+        case link_events.EvidenceWanted():
             canonical(log, "evidence", key="evidence", every_s=10.0, evidence=event.evidence, offset=event.offset)
-        case hostlink.CandidateOffered():
+        case link_events.CandidateOffered():
             candidate = event.candidate
             canonical(
                 log, "offered", key=candidate.candidate, every_s=600.0, candidate=candidate.candidate,

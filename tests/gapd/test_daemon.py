@@ -21,7 +21,7 @@ from link_peer import Host, until
 from live_robot import AS_IT_IS, CHANGE, FRICTION, IN_HASTE, Gapd, InProcess, Source
 
 from gapd.daemon import Daemon
-from gapd.hostlink import Acknowledged, Connected, Event, LinkStatus, Rejected
+from gapd.link_events import Acknowledged, Connected, Event, LinkStatus, Rejected
 from gapd.messages.frames import Frame
 from gapd.messages.link import Correction, Welcome
 from gapd.outbox import Outbox, OutboxError

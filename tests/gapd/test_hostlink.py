@@ -20,18 +20,18 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from gapd import hostlink
 from gapd.errors import ConfigError, InputError
-from gapd.hostlink import (
+from gapd.hostlink import HostLink
+from gapd.keys import read_public, read_secret, write_keys
+from gapd.link_events import (
     Acknowledged,
     CandidateOffered,
     Connected,
     Disconnected,
     Event,
     EvidenceWanted,
-    HostLink,
     Refused,
     Rejected,
 )
-from gapd.keys import read_public, read_secret, write_keys
 from gapd.live_config import Link
 from gapd.messages import link as wire
 from gapd.outbox import Outbox

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from live_robot import decisions
 
-from gapd import hostlink, journal
+from gapd import journal, link_events
 from gapd.frame_rows import Refusal
-from gapd.hostlink import Event
 from gapd.keeper import Decided, Drifted, Judged, Monitored, Outdated
+from gapd.link_events import Event
 from gapd.messages import link
 from gapd.messages.frames import Frame
 from gapd.pipeline import Dropped, Gated, Happening, Pipeline
@@ -89,15 +89,15 @@ def test_whatever_is_wrong_has_a_remedy(tiny: Robot, decided: Decided) -> None:
 def test_the_link_tells_its_state(tiny: Robot) -> None:
     candidate = link.Candidate("c1", 3, (0.0,), (0.1,), "gapd")
     found = lines(
-        hostlink.Connected(link.Welcome(2, 7, 3, ())),
-        hostlink.Disconnected("tcp://host:1: nothing listens there", "start gaptrain host there"),
-        hostlink.Refused("unknown_robot", "enrol it"),
-        hostlink.Acknowledged(8, 4),
-        hostlink.Rejected(9, CORRECTION, "stale_base", "fit again", 4, (0.0,)),
-        hostlink.EvidenceWanted("ab", 0),
-        hostlink.EvidenceWanted("ab", 49152),
-        hostlink.CandidateOffered(candidate),
-        hostlink.CandidateOffered(candidate),
+        link_events.Connected(link.Welcome(2, 7, 3, ())),
+        link_events.Disconnected("tcp://host:1: nothing listens there", "start gaptrain host there"),
+        link_events.Refused("unknown_robot", "enrol it"),
+        link_events.Acknowledged(8, 4),
+        link_events.Rejected(9, CORRECTION, "stale_base", "fit again", 4, (0.0,)),
+        link_events.EvidenceWanted("ab", 0),
+        link_events.EvidenceWanted("ab", 49152),
+        link_events.CandidateOffered(candidate),
+        link_events.CandidateOffered(candidate),
         robot=tiny,
     )
     assert [(line["event"], line["level"]) for line in found] == [

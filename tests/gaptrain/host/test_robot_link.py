@@ -17,7 +17,8 @@ import structlog
 import zmq
 from link_peer import FakeRobot, Host, correction, escalation, until, verdict
 
-from gapd.hostlink import Acknowledged, CandidateOffered, Connected, Event, EvidenceWanted, HostLink, Rejected
+from gapd.hostlink import HostLink
+from gapd.link_events import Acknowledged, CandidateOffered, Connected, Event, EvidenceWanted, Rejected
 from gapd.live_config import Link
 from gapd.messages import link
 from gapd.outbox import Outbox
