@@ -17,7 +17,8 @@ import zmq
 
 from gapd.bundle import open_bundle
 from gapd.config import Config
-from gapd.daemon import FRAMES_PER_TURN, TURN_MS, Daemon, Edges
+from gapd.daemon import FRAMES_PER_TURN, TURN_MS, Daemon
+from gapd.edges import Edges
 from gapd.errors import InputError
 from gapd.hostlink import HostLink
 from gapd.learned import Learned

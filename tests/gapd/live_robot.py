@@ -19,7 +19,8 @@ from link_peer import until
 from numpy.typing import NDArray
 
 from gapd.cycle import run
-from gapd.daemon import Daemon, Edges
+from gapd.daemon import Daemon
+from gapd.edges import Edges
 from gapd.keeper import Decided
 from gapd.messages.frames import ENCODER, Frame
 from gapd.outbox import Outbox

@@ -264,21 +264,21 @@ Z = (1.5, -2.9, -3.4, -4.5)
 
 def test_the_values_of_the_host_are_taken_over(heard: Callable[..., Daemon], alive: Robot) -> None:
     daemon = heard(Connected(Welcome(1, 0, 7, Z)))
-    assert (daemon.pipeline.keeper.memory.z, daemon.post.version) == (Z, 7)
+    assert (daemon.pipeline.keeper.memory.z, daemon.host.post.version) == (Z, 7)
     daemon = heard(Rejected(1, CORRECTION, "stale_base", "fit again", 8, Z[::-1]))
-    assert daemon.post.version == 8
-    assert daemon.level == Level.WARN
+    assert daemon.host.post.version == 8
+    assert daemon.problems.level == Level.WARN
     assert daemon.pipeline.keeper.memory.z != Z
     daemon = heard(Connected(Welcome(2, 0, 0, ())))
     assert daemon.pipeline.keeper.memory.z == tuple(alive.parameters.z_nominal.tolist())
-    assert daemon.post.version == 0
+    assert daemon.host.post.version == 0
 
 
 def test_values_that_wait_for_the_host_are_not_overwritten(heard: Callable[..., Daemon]) -> None:
     daemon = heard(Connected(Welcome(1, 0, 7, Z)))
-    daemon._put(CORRECTION, makes_version=True)
+    daemon.host.put(CORRECTION, makes_version=True)
     assert heard(Connected(Welcome(1, 0, 6, Z[::-1]))).pipeline.keeper.memory.z == Z
-    assert daemon.post.version == 8
+    assert daemon.host.post.version == 8
 
 
 def test_a_version_that_is_not_expected_asks_for_the_values(heard: Callable[..., Daemon]) -> None:
@@ -291,12 +291,12 @@ def test_a_version_that_is_not_expected_asks_for_the_values(heard: Callable[...,
 
 def test_what_the_host_refuses_for_good_is_told(heard: Callable[..., Daemon]) -> None:
     daemon = heard(Connected(Welcome(1, 0, 7, Z)))
-    daemon.post.version = 8
+    daemon.host.post.version = 8
     heard(Rejected(1, CORRECTION, "invalid", "widen the bounds", 7, Z))
-    assert daemon.post.version == 7
+    assert daemon.host.post.version == 7
     assert daemon.status().problems == ("the host refused a message (invalid); widen the bounds",)
     heard(Acknowledged(2, 7))
-    assert daemon.level == Level.OK
+    assert daemon.problems.level == Level.OK
 
 
 def test_an_outbox_that_cannot_be_read_is_part_of_the_status(heard: Callable[..., Daemon]) -> None:

@@ -48,13 +48,14 @@ from gapd.messages.link import Correction
 turn = Daemon.turn
 def talk(self):
     turn(self)
-    if self.post.pending < 20:
+    if self.host.post.pending < 20:
         z = self.pipeline.keeper.z
         z[0] += 1e-4
         self.pipeline.keeper.adopt(z)
         n = len(z)
-        self._put(Correction(0, 0, 1.0, self.post.version, tuple(z.tolist()), (0.1,) * n, (), b"", (), (), "test", 2.0,
-                             1.0, 9), makes_version=True)
+        base = self.host.post.version
+        self.host.put(Correction(0, 0, 1.0, base, tuple(z.tolist()), (0.1,) * n, (), b"", (), (), "test", 2.0, 1.0, 9),
+                      makes_version=True)
 Daemon.turn = talk
 """
 
@@ -323,13 +324,13 @@ def test_a_fit_that_raises_is_told_and_another_one_made(
     assert [line["level"] for line in failed] == ["error"]
     assert failed[0]["reason"].startswith("FloatingPointError: overflow (test_live_faults.py:")
     assert failed[0]["remedy"].startswith("the next one is tried after 10 s")
-    assert inside.daemon.level == Level.ERROR
+    assert inside.daemon.problems.level == Level.ERROR
     assert inside.daemon.pipeline.keeper.state == "commissioning"
     assert inside.daemon.pipeline.keeper.waiting == 0
     inside.feed([msgspec.structs.replace(f, timestamp=f.timestamp + 13.0) for f in commissioning])
     inside.settle()
     assert [line["action"] for line in inside.events("decision")] == ["correct"]
-    assert inside.daemon.level == Level.OK
+    assert inside.daemon.problems.level == Level.OK
 
 
 def _raise(*_: object) -> None:
@@ -344,12 +345,12 @@ def test_a_full_disk_costs_no_state_and_is_over_when_it_is(
         patch.setattr("gapd.state_folder.os.fsync", _no_space)
         inside.feed(commissioning)
         inside.settle()
-        inside.turn(lambda: inside.daemon.level == Level.ERROR)
+        inside.turn(lambda: inside.daemon.problems.level == Level.ERROR)
         problems = inside.daemon.status().problems
         assert len(problems) == 1
         assert "cannot be written (No space left on device); free space on the disk" in problems[0]
         assert inside.edges.state.load()[0] != inside.daemon.pipeline.keeper.memory
-    inside.turn(lambda: inside.daemon.level == Level.OK)
+    inside.turn(lambda: inside.daemon.problems.level == Level.OK)
     assert inside.edges.state.load() == (inside.daemon.pipeline.keeper.memory, 0)
     assert [line["level"] for line in inside.events("state")] == ["error"]
 
@@ -368,11 +369,11 @@ def test_what_a_full_outbox_does_not_take_waits(
                 patch.setattr(Outbox, "put", _full)
                 inside.feed([f for f in story if f.timestamp < 132.5])
                 inside.settle()
-                assert inside.daemon.level == Level.ERROR
-                assert inside.daemon.post.pending == 2
+                assert inside.daemon.problems.level == Level.ERROR
+                assert inside.daemon.host.post.pending == 2
             inside.turn(lambda: len(outbox) == 2)
-            inside.turn(lambda: inside.daemon.level == Level.OK)
-            assert inside.daemon.post.version == 2
+            inside.turn(lambda: inside.daemon.problems.level == Level.OK)
+            assert inside.daemon.host.post.version == 2
         waiting = [message for _, message in outbox.pending(9)]
         assert [m.base_version for m in waiting] == [0, 1]
         assert isinstance(waiting[1], Correction)
@@ -417,7 +418,7 @@ def test_a_correction_that_was_stored_before_a_crash_is_taken_up(
         (tmp_path / "state" / "memory.json").write_bytes(before)
         with closing(InProcess(alive, source, outbox)) as inside:
             assert inside.daemon.pipeline.keeper.memory.z == z
-            assert inside.daemon.post.version == 1
+            assert inside.daemon.host.post.version == 1
 
 
 def test_a_recording_that_cannot_be_written_is_told_until_it_can(
@@ -433,7 +434,7 @@ def test_a_recording_that_cannot_be_written_is_told_until_it_can(
     (tmp_path / "away").mkdir()
     time.sleep(0.15)
     inside.feed(commissioning[10:20])
-    assert inside.daemon.level == Level.OK
+    assert inside.daemon.problems.level == Level.OK
     recorder.close()
 
 
