@@ -13,7 +13,6 @@ import argparse
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from typing import Any
 import mujoco
 import zmq
 from demo_judge import Watched, judge
+from ports import free_ports
 
 from gapd.robot import load_model
 from gaptrain.host.feed import ParameterFeed
@@ -129,7 +129,7 @@ def main() -> None:
 
 def configure(folder: Path) -> tuple[Path, dict[str, int]]:
     """robot.toml of the demo: the model's, with absolute paths and the live tables."""
-    ports = dict(zip(("frames", "host", "stream"), _free_ports(3), strict=True))
+    ports = dict(zip(("frames", "host", "stream"), free_ports(3), strict=True))
     text = (MODEL / "robot.toml").read_text(encoding="utf-8")
     for name in ("model.xml", "parameters.toml", "bundle"):
         text = text.replace(f'= "{name}"', f'= "{MODEL / name}"')
@@ -233,16 +233,6 @@ def _wait_for(log: Path, text: str, processes: Processes) -> None:
         if time.monotonic() > end:
             sys.exit(f"{log}: nothing is ready after 30 s")
         time.sleep(0.05)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 if __name__ == "__main__":
