@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 # Tests are no package.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "gaptrain" / "host"))
 
 from link_peer import Host, free_address
+from link_rig import Context, Rig
 from live_robot import CHANGE, FRICTION, Gapd, Part, Source, script, write_robot
 
 from gapd.keys import write_keys
 from gapd.messages.frames import Frame
+from gapd.outbox import Outbox
 from gapd.robot import Robot, open_robot
 from gaptrain.host.enrolment import enrol
 from gaptrain.host.program import host_keys
@@ -97,3 +100,19 @@ def linked(make_robot: Any, tiny_toml: str, source: Source, tmp_path: Path) -> I
 @pytest.fixture
 def linked_robot(linked: Host, tmp_path: Path) -> Robot:
     return open_robot(tmp_path / "robot.toml")
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    for name in ("robot", "host", "other"):
+        write_keys(tmp_path, name)
+    lines: list[str] = []
+    context: Context = zmq.Context()
+    with Outbox(tmp_path / "outbox.db", 2**20, lines.append) as outbox:
+        rig = Rig(tmp_path, context, outbox, lines=lines)
+        yield rig
+        for link in rig.links:
+            link.close()
+    for host in rig.hosts:
+        host.close()
+    context.destroy(linger=0)
