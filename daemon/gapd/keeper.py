@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from gapd.check import MIN_BLOCKS, MIN_WINDOWS, Check, ErrorBudget, blocks_of, check
 from gapd.cycle import BLOCK_S, Prepared, Report, Standing, hold_out, windows_needed
 from gapd.errors import InputError
-from gapd.gauss_newton import channel_rms
 from gapd.live_config import KeeperSettings
 from gapd.monitor import Baseline, Drift, DriftTest
 from gapd.replay import Replay, gap
@@ -194,7 +193,7 @@ class Keeper:
         return events
 
     def _take(self, window: Windows) -> list[Event]:
-        squared = self._squared(window, self.z)
+        squared = self._squared(window, self.z)[0]
         self._recent.append(window)
         events: list[Event] = [Monitored(float(window.start_s[0]), np.sqrt(squared), self._floors(squared))]
         events += self._tried(window, squared)
@@ -206,13 +205,15 @@ class Keeper:
         self._propose(float(window.start_s[0]))
         return events
 
-    def _squared(self, window: Windows, z: Array) -> Array:
-        """Mean squared gap (C,) in noise², from the measured initial state; NaN if absent, inf if it diverged."""
-        rollouts = self._replay.run(window, self.robot.parameters.to_physical(z))
-        if rollouts.failed[0]:
-            return np.full(len(self.robot.layout.noise), np.inf)
-        g = gap(window, rollouts, self.robot.layout.noise)
-        return np.where(np.isfinite(g).any(axis=(0, 1)), channel_rms(g) ** 2, np.nan)
+    def _squared(self, windows: Windows, z: Array) -> Array:
+        """Mean squared gaps (W, C) in noise², from the measured initial states; NaN if absent, inf if one diverged."""
+        rollouts = self._replay.run(windows, self.robot.parameters.to_physical(z))
+        g = gap(windows, rollouts, self.robot.layout.noise)
+        present = np.isfinite(g)
+        mean = np.sum(np.where(present, g, 0.0) ** 2, axis=1) / np.maximum(present.sum(axis=1), 1)
+        squared = np.where(present.any(axis=1), mean, np.nan)
+        squared[rollouts.failed] = np.inf
+        return np.asarray(squared)
 
     def _floors(self, squared: Array) -> float:
         """RMS gap in commissioned floors over the channels; NaN before commissioning."""
@@ -231,7 +232,7 @@ class Keeper:
         """The trial period of a correction: what the previous values would have done."""
         if self._trial is None:
             return []
-        back = self._trial.add(squared, self._squared(window, self._trial.previous))
+        back = self._trial.add(squared, self._squared(window, self._trial.previous)[0])
         if back is not None:
             z_sd, status = self._before
             self._move(back.z)
@@ -247,7 +248,7 @@ class Keeper:
         if offer is None:
             return []
         offer.windows.append(window)
-        offer.gaps.append((squared, self._squared(window, offer.z)))
+        offer.gaps.append((squared, self._squared(window, offer.z)[0]))
         starts = np.array([w.start_s[0] for w in offer.windows])
         block = blocks_of(starts, np.zeros(len(starts), np.intp), BLOCK_S)
         if len(starts) < 2 * MIN_WINDOWS or len(np.unique(block)) < 2 * MIN_BLOCKS:
@@ -304,7 +305,7 @@ class Keeper:
         if decision.action == "reject":
             self._drift, self._test = None, self._new_test()
         else:
-            self._move(z, self._squares(job.prepared.windows, z))
+            self._move(z, self._squared(job.prepared.windows, z))
         if sent:
             layout = self.robot.layout
             self._trial = TrialPeriod(z, before, self.robot.config.timing.window_s, layout.channels)
@@ -326,9 +327,6 @@ class Keeper:
         self._drift, self._trial, self._offer = None, None, None
         self._test = self._new_test()
         self._recent.clear()
-
-    def _squares(self, windows: Windows, z: Array) -> Array:
-        return np.stack([self._squared(windows.take([w]), z) for w in range(len(windows))])
 
     def _spend(self, now_s: float) -> float:
         alpha, budget = self.memory.budget.spend(now_s)

@@ -18,6 +18,7 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
+from gapd.durable import sync_folder
 from gapd.errors import ConfigError
 from gapd.limits import name_fault
 from gapd.typed_toml import decode_toml
@@ -128,7 +129,7 @@ def _write(path: Path, mode: int, text: str, *, force: bool) -> None:
             part.replace(path)
         else:
             os.link(part, path)  # unlike a rename, fails where the name is taken
-        _sync(path.parent)
+        sync_folder(path.parent)
     except FileExistsError:
         raise _exists(path) from None
     except OSError as error:
@@ -136,11 +137,3 @@ def _write(path: Path, mode: int, text: str, *, force: bool) -> None:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,7 @@ import msgspec
 from mcap.writer import CompressionType, Writer
 
 from gapd import __version__
+from gapd.durable import sync_folder
 from gapd.errors import GapdError
 from gapd.messages.frames import Frame
 
@@ -99,4 +100,5 @@ def publish(stream: IO[bytes], part: Path, path: Path) -> None:
     stream.flush()
     os.fsync(stream.fileno())
     part.rename(path)
+    sync_folder(path.parent)
     stream.close()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from pathlib import Path
 
 import msgspec
 
+from gapd import durable
 from gapd.errors import ConfigError, InputError
 from gapd.keeper import Memory
 from gapd.robot import Robot
@@ -129,12 +129,7 @@ def _numbers(plain: object) -> object:
 
 
 def _write(path: Path, raw: bytes) -> None:
-    part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        durable.replace(path, raw)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); free space on the disk") from None

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from gapd import durable
 from gapd.errors import ConfigError, InputError
 from gapd.manifest import GOLDEN, MANIFEST, MODEL, NETWORK
 from gapd.robot import Robot
@@ -54,12 +55,12 @@ def replace_folder(folder: Path, files: Mapping[str, bytes]) -> None:
                 shutil.rmtree(leftover)
         part.mkdir()
         for name, raw in files.items():
-            _write(part / name, raw)
-        _sync(part)
+            durable.write(part / name, raw)
+        durable.sync_folder(part)
         if folder.exists():
             folder.rename(old)
         part.rename(folder)
-        _sync(folder.parent)
+        durable.sync_folder(folder.parent)
         if old.exists():
             shutil.rmtree(old)
 
@@ -69,9 +70,9 @@ def pin(path: Path, sha256: str) -> None:
     text = pinned(path.read_text(encoding="utf-8"), path, sha256)
     partial = _beside(path, "part")
     with _writing(path):
-        _write(partial, text.encode())
+        durable.write(partial, text.encode())
         partial.replace(path)
-        _sync(path.parent)
+        durable.sync_folder(path.parent)
 
 
 def pinned(text: str, path: Path, sha256: str) -> str:
@@ -96,22 +97,6 @@ def pinned(text: str, path: Path, sha256: str) -> str:
 
 def _beside(path: Path, ending: str) -> Path:
     return path.with_name(f"{path.name}.{ending}")
-
-
-def _write(path: Path, raw: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Make renames in the folder last."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gapd.durable import sync_folder
 from gapd.messages.link import Chunk
 
 Taken = Literal["more", "complete", "ignored", "gone", "damaged"]
@@ -76,17 +77,8 @@ class EvidenceFiles:
             part.unlink()
             return "damaged"
         part.replace(self.path(wanted.evidence))
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         return "complete"
 
     def _part(self, wanted: Wanted) -> Path:
         return self._parts / f"{wanted.robot}-{wanted.evidence}"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
