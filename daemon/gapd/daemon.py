@@ -246,4 +246,5 @@ class Daemon:
 
     def _counters(self) -> dict[str, int]:
         malformed = self.edges.frames.malformed
-        return overview.counters(self.pipeline) | {f"messages_{reason}": n for reason, n in malformed.items() if n}
+        spent = {"fit_cpu_s": round(self.fitter.cpu_s)}
+        return overview.counters(self.pipeline) | spent | {f"messages_{r}": n for r, n in malformed.items() if n}

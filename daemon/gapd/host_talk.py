@@ -67,7 +67,7 @@ class HostTalk:
         self.problems.note("decision", level, f"{decision.reason}; {decision.remedy}" if level else "")
         self.problems.clear("return")
         if decision.corrections:
-            self.put(outgoing.correction(event, self.post.version, self.robot_s), makes_version=True)
+            self.put(outgoing.correction(event, self.post.version, self.robot_s))
         if decision.action == "escalate":
             self._escalate(event)
 
@@ -80,7 +80,7 @@ class HostTalk:
         self._escalated[key] = self.robot_s
         digest, size = self._evidence(event.job.since_s)
         message = outgoing.escalation(event, self.post.version, self.robot_s, digest, size)
-        self.put(message, makes_version=False)
+        self.put(message)
 
     def _evidence(self, since_s: float) -> tuple[str, int]:
         """Store the newest frames since the change; an escalation goes out without them if that fails."""
@@ -97,7 +97,7 @@ class HostTalk:
     def returned(self, event: Return) -> None:
         """The previous values have come back: the host gets them too."""
         names, version = self._robot.parameters.names, self.post.version
-        self.put(outgoing.returned(event, names, self._sd(), version, self.robot_s), makes_version=True)
+        self.put(outgoing.returned(event, names, self._sd(), version, self.robot_s))
         self.problems.note("return", Level.WARN, f"the last correction was taken back: {event.check.reason}")
 
     def answer(self, event: Judged) -> None:
@@ -107,11 +107,11 @@ class HostTalk:
             accepted = event.check.verdict == "accepted"
             if accepted:
                 self.problems.clear("decision")
-            self.put(outgoing.verdict(event, offered.base_version, self.robot_s), makes_version=accepted)
+            self.put(outgoing.verdict(event, offered.base_version, self.robot_s))
 
-    def put(self, message: Stored, *, makes_version: bool) -> None:
+    def put(self, message: Stored) -> None:
         """Into the outbox, where it waits for the host's acknowledgement."""
-        self.post.put(message, makes_version=makes_version)
+        self.post.put(message)
         self.store()
 
     def store(self) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 
 import msgspec
 
-from gapd.messages.link import Correction, Escalation
+from gapd.messages.link import Correction, Escalation, Verdict
 from gapd.outbox import Outbox, Stored
 
 # Of those that a full disk keeps out. Corrections hold all values, so that the newest ones are what counts.
@@ -20,32 +20,32 @@ class Postbox:
         """`version` is that of the values on the host; without an outbox nothing is kept."""
         self.version = version
         self._outbox = outbox
-        self._waiting: deque[tuple[Stored, bool]] = deque(maxlen=MOST_WAITING)
+        self._waiting: deque[Stored] = deque(maxlen=MOST_WAITING)
 
     @property
     def pending(self) -> int:
         """Messages that the host does not have yet, as far as is known."""
         return len(self._waiting) + (len(self._outbox) if self._outbox is not None else 0)
 
-    def put(self, message: Stored, *, makes_version: bool) -> None:
-        """Take a message for `store`; makes_version: the host's values are others once it has it."""
+    def put(self, message: Stored) -> None:
+        """Take a message for `store`."""
         if self._outbox is not None:
-            self._waiting.append((message, makes_version))
+            self._waiting.append(message)
 
     def forget_corrections(self) -> None:
         """The values have been replaced: corrections that are not in the outbox yet were made from others."""
-        kept = [(m, makes) for m, makes in self._waiting if not isinstance(m, Correction)]
+        kept = [m for m in self._waiting if not isinstance(m, Correction)]
         self._waiting = deque(kept, maxlen=MOST_WAITING)
 
     def store(self) -> list[tuple[int, Stored]]:
         """Move what waits into the outbox, each with its sequence. Raises OutboxError; the rest then waits on."""
         stored: list[tuple[int, Stored]] = []
         while self._waiting and self._outbox is not None:
-            message, makes_version = self._waiting[0]
+            message = self._waiting[0]
             if isinstance(message, Correction | Escalation):
                 message = msgspec.structs.replace(message, base_version=self.version)
             stored.append((self._outbox.put(message), message))
-            self.version += makes_version
+            self.version += _makes_version(message)
             self._waiting.popleft()
         return stored
 
@@ -57,3 +57,8 @@ class Postbox:
             return None
         self.version = corrections[-1].base_version + 1
         return corrections[-1]
+
+
+def _makes_version(message: Stored) -> bool:
+    """Whether the host has other values once it has the message."""
+    return isinstance(message, Correction) or (isinstance(message, Verdict) and message.verdict == "accepted")

@@ -276,7 +276,7 @@ def test_the_values_of_the_host_are_taken_over(heard: Callable[..., Daemon], ali
 
 def test_values_that_wait_for_the_host_are_not_overwritten(heard: Callable[..., Daemon]) -> None:
     daemon = heard(Connected(Welcome(1, 0, 7, Z)))
-    daemon.host.put(CORRECTION, makes_version=True)
+    daemon.host.put(CORRECTION)
     assert heard(Connected(Welcome(1, 0, 6, Z[::-1]))).pipeline.keeper.memory.z == Z
     assert daemon.host.post.version == 8
 

@@ -54,8 +54,7 @@ def talk(self):
         self.pipeline.keeper.adopt(z)
         n = len(z)
         base = self.host.post.version
-        self.host.put(Correction(0, 0, 1.0, base, tuple(z.tolist()), (0.1,) * n, (), b"", (), (), "test", 2.0, 1.0, 9),
-                      makes_version=True)
+        self.host.put(Correction(0, 0, 1.0, base, tuple(z.tolist()), (0.1,) * n, (), b"", (), (), "test", 2.0, 1.0, 9))
 Daemon.turn = talk
 """
 
@@ -342,7 +341,7 @@ def test_a_full_disk_costs_no_state_and_is_over_when_it_is(
 ) -> None:
     inside.turn((inside.daemon.robot.config.path("state") / "memory.json").exists)
     with monkeypatch.context() as patch:
-        patch.setattr("gapd.state_folder.os.fsync", _no_space)
+        patch.setattr("gapd.durable.os.fsync", _no_space)
         inside.feed(commissioning)
         inside.settle()
         inside.turn(lambda: inside.daemon.problems.level == Level.ERROR)
@@ -395,7 +394,7 @@ def test_an_escalation_goes_without_evidence_that_no_disk_takes(
     with closing(Outbox(tmp_path / "outbox.sqlite", 2**20, lambda _: None)) as outbox:
         inside = InProcess(alive, source, outbox)
         with closing(inside):
-            monkeypatch.setattr("gapd.state_folder.os.fsync", _no_space)
+            monkeypatch.setattr("gapd.durable.os.fsync", _no_space)
             inside.feed(story)
             inside.settle()
         last = outbox.pending(9)[-1][1]
