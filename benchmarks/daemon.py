@@ -28,15 +28,15 @@ from host import cpu_s, host, rss_mb
 from playback import EXTRA, MODEL, RATE_HZ, beside, control, publish, write_frames
 from tables import RESULTS
 
-from gapd.frame_rows import FrameRows, Row
-from gapd.keeper import Keeper
+from gapd.gap.replay import Replay
+from gapd.live.keeper import Keeper
+from gapd.live.live_windows import LiveWindows
+from gapd.live.status import ask, status_path
 from gapd.live_config import KeeperSettings
-from gapd.live_windows import LiveWindows
+from gapd.measured.frame_rows import FrameRows, Row
+from gapd.measured.windows import Windows
 from gapd.messages.frames import DECODER
-from gapd.replay import Replay
-from gapd.robot import open_robot
-from gapd.status import ask, status_path
-from gapd.windows import Windows
+from gapd.model.robot import open_robot
 
 STARTS = 5
 # The first fit comes within this time.

@@ -28,7 +28,7 @@ import zmq
 from demo_judge import Watched, judge
 from ports import free_ports
 
-from gapd.robot import load_model
+from gapd.model.robot import load_model
 from gaptrain.host.feed import ParameterFeed
 
 MODEL = Path(__file__).parents[1] / "models" / "arm7"

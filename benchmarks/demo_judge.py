@@ -11,10 +11,10 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.replay import Replay, gap
-from gapd.report import table
-from gapd.robot import Robot, open_robot
-from gapd.windows import Windows, cut, window_starts
+from gapd.fit.report import table
+from gapd.gap.replay import Replay, gap
+from gapd.measured.windows import Windows, cut, window_starts
+from gapd.model.robot import Robot, open_robot
 from gaptrain.host.database import read_state
 from gaptrain.host.versions import Version, history
 from gaptrain.settings import load_training

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gapd.bundle import open_bundle
-from gapd.cycle import prepare, run
-from gapd.learned import Learned
-from gapd.picture import draw
-from gapd.report import plain, text
-from gapd.robot import open_robot
+from gapd.fit.cycle import prepare, run
+from gapd.fit.picture import draw
+from gapd.fit.report import plain, text
+from gapd.gap_model.bundle import open_bundle
+from gapd.gap_model.learned import Learned
+from gapd.model.robot import open_robot
 from gapd.sources.log_files import frames, write_csv
 from gaptrain.settings import load_training
 from gaptrain.simulate import record

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from tables import write_table
 from trial import MODELS, FrozenInitialState, Trial, every_step, make_trial
 
-from gapd.bundle import open_bundle
-from gapd.estimator import Fit, Problem, Progress, Settings, State, descend, finish, start
-from gapd.identify import Identification, identify
-from gapd.jacobian import JacobianSource, Linearisation, Point
-from gapd.learned import Learned
-from gapd.replay import Replay
-from gapd.robot import open_robot
+from gapd.fit.estimator import Fit, Problem, Progress, Settings, State, descend, finish, start
+from gapd.fit.identify import Identification, identify
+from gapd.gap.jacobian import JacobianSource, Linearisation, Point
+from gapd.gap.replay import Replay
+from gapd.gap_model.bundle import open_bundle
+from gapd.gap_model.learned import Learned
+from gapd.model.robot import open_robot
 from gaptrain.simulate import load_dependent_friction
 
 Array = NDArray[np.float64]

@@ -20,8 +20,8 @@ from tables import write_table
 
 from gapd.keys import read_public, read_secret, write_keys
 from gapd.messages import link
-from gapd.parameters import ParameterSet
-from gapd.robot import open_robot
+from gapd.model.parameters import ParameterSet
+from gapd.model.robot import open_robot
 from gaptrain.host.enrolment import enrol
 from gaptrain.host.feed import ParameterFeed
 from gaptrain.host.program import host_keys

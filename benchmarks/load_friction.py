@@ -9,8 +9,8 @@ from mujoco import batch
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from gapd.robot import Robot
-from gapd.windows import Windows
+from gapd.measured.windows import Windows
+from gapd.model.robot import Robot
 
 Array = NDArray[np.float64]
 

@@ -17,12 +17,12 @@ from scipy.optimize import least_squares
 from trial import every_step
 
 from gapd.errors import ConfigError
-from gapd.estimator import Progress
-from gapd.gauss_newton import residuals
-from gapd.jacobian import STEP_Z
-from gapd.replay import Replay, gap
-from gapd.robot import Robot
-from gapd.windows import Windows
+from gapd.fit.estimator import Progress
+from gapd.fit.gauss_newton import residuals
+from gapd.gap.jacobian import STEP_Z
+from gapd.gap.replay import Replay, gap
+from gapd.measured.windows import Windows
+from gapd.model.robot import Robot
 
 Array = NDArray[np.float64]
 # Not by `import`: it ships types, the package around it does not, and a type checker would believe half of both.

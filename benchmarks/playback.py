@@ -16,7 +16,7 @@ import numpy as np
 import zmq
 
 from gapd.messages.frames import ENCODER, Frame
-from gapd.robot import open_robot
+from gapd.model.robot import open_robot
 from gaptrain.settings import load_training
 from gaptrain.standin_plant import Motion, Plant, Sample, Scene, Setup
 

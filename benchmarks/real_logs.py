@@ -26,9 +26,9 @@ from peers import PeerFit, multistart, scipy_fit, sysid_fit
 from recordings import ROOT, SETS, THREADS, Cut, LogSet, cut_usable, data_folder
 from tables import RESULTS, write_table
 
-from gapd.identify import Identification, identify
-from gapd.replay import Replay
-from gapd.robot import Robot
+from gapd.fit.identify import Identification, identify
+from gapd.gap.replay import Replay
+from gapd.model.robot import Robot
 
 Array = NDArray[np.float64]
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from trial import MODELS, every_step
 
-from gapd.gates import usable_starts
-from gapd.replay import Replay
-from gapd.robot import Robot, open_robot
+from gapd.gap.replay import Replay
+from gapd.measured.gates import usable_starts
+from gapd.measured.windows import Frames, Windows, cut, window_starts
+from gapd.model.robot import Robot, open_robot
 from gapd.sources.log_files import read_csv
-from gapd.windows import Frames, Windows, cut, window_starts
 
 Array = NDArray[np.float64]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.estimator import Problem, Progress, State, settle, start
-from gapd.gauss_newton import residuals
-from gapd.jacobian import FiniteDifference, Linearisation, Point
-from gapd.replay import Replay, gap
-from gapd.robot import Robot, open_robot
-from gapd.uncertainty import UNKNOWN_SHARE
-from gapd.windows import Windows, cut, window_starts
+from gapd.fit.estimator import Problem, Progress, State, settle, start
+from gapd.fit.gauss_newton import residuals
+from gapd.fit.uncertainty import UNKNOWN_SHARE
+from gapd.gap.jacobian import FiniteDifference, Linearisation, Point
+from gapd.gap.replay import Replay, gap
+from gapd.measured.windows import Windows, cut, window_starts
+from gapd.model.robot import Robot, open_robot
 from gaptrain.settings import Excitation, load_training
 from gaptrain.simulate import Recording, Structure, record
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gapd.robot import Robot, open_robot
-from gapd.windows import Windows, cut, window_starts
+from gapd.measured.windows import Windows, cut, window_starts
+from gapd.model.robot import Robot, open_robot
 from gaptrain.settings import Excitation, load_training
 from gaptrain.simulate import Recording, Structure, record
 

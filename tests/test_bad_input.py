@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapd.robot import Robot
+from gapd.model.robot import Robot
 from gapd.sources.log_files import write_csv
 
 ARM = Path(__file__).parents[1] / "models" / "arm7"

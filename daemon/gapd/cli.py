@@ -17,8 +17,8 @@ from gapd.errors import ConfigError, GapdError, printable
 
 # All that takes time to import is imported in the commands, when main has already seen to Ctrl-C.
 if TYPE_CHECKING:
-    from gapd.learned import Learned
-    from gapd.robot import Robot
+    from gapd.gap_model.learned import Learned
+    from gapd.model.robot import Robot
 
 CONFIG = click.option(
     "--config", "config", type=click.Path(path_type=Path), required=True, help="robot.toml of the robot."
@@ -64,11 +64,11 @@ def replay(
         return
     import numpy as np
 
-    from gapd.corrected_model import require_writable, write_model
-    from gapd.cycle import Standing, prepare, run
-    from gapd.picture import draw, require_drawable
-    from gapd.report import plain, text
-    from gapd.robot import open_robot
+    from gapd.fit.corrected_model import require_writable, write_model
+    from gapd.fit.cycle import Standing, prepare, run
+    from gapd.fit.picture import draw, require_drawable
+    from gapd.fit.report import plain, text
+    from gapd.model.robot import open_robot
     from gapd.sources.log_files import frames
 
     robot = open_robot(config)
@@ -97,7 +97,7 @@ def replay(
 @click.argument("logs", nargs=-1, type=click.Path(path_type=Path))
 def check(config: Path, logs: tuple[Path, ...]) -> None:
     """Check configuration, model, parameters and bundle, and the columns of recordings, and say what is there."""
-    from gapd.robot import open_robot
+    from gapd.model.robot import open_robot
     from gapd.sources.log_files import require_mapped
 
     robot = open_robot(config)
@@ -119,7 +119,7 @@ def check(config: Path, logs: tuple[Path, ...]) -> None:
 @click.option("--record", "recordings", type=click.Path(path_type=Path), help="Record all frames into this folder too.")
 def run(config: Path, recordings: Path | None) -> None:
     """Run the daemon: frames in, corrections out, until it is stopped."""
-    from gapd.start import run_daemon
+    from gapd.live.start import run_daemon
 
     run_daemon(config, recordings)
 
@@ -130,7 +130,7 @@ def run(config: Path, recordings: Path | None) -> None:
 @click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), help="Stop by itself after this time.")
 def record(config: Path, folder: Path, seconds: float | None) -> None:
     """Record frames into a folder (MCAP), until stopped."""
-    from gapd.start import record as write
+    from gapd.live.start import record as write
 
     click.echo(f"{write(config, folder, seconds)} frames")
 
@@ -157,8 +157,8 @@ def keygen(name: str, folder: Path, force: bool) -> None:
 def status(config: Path, as_json: bool) -> None:
     """Ask a running daemon how the robot is. Exit code 0 for OK, 1 for anything else."""
     from gapd.config import load_config
-    from gapd.status import ask, status_path
-    from gapd.status_text import status_text
+    from gapd.live.status import ask, status_path
+    from gapd.live.status_text import status_text
 
     settings = load_config(config)
     told = ask(status_path(settings.path(settings.live.state)))
@@ -189,9 +189,9 @@ def _is_recording(path: Path) -> bool:
 def _replay_live(config: Path, recordings: tuple[Path, ...], *, as_json: bool, others: bool) -> None:
     import msgspec
 
-    from gapd import replay_live
-    from gapd.robot import open_robot
-    from gapd.status_text import status_text
+    from gapd.live import replay_live
+    from gapd.live.status_text import status_text
+    from gapd.model.robot import open_robot
 
     if others or not all(map(_is_recording, recordings)):
         raise ConfigError("recordings (.mcap) take no CSV logs beside them and no option but --json; leave those out")
@@ -215,7 +215,7 @@ def _uncommanded(robot: Robot) -> list[str]:
 
 
 def _bundle_line(robot: Robot) -> str:
-    from gapd.identify import LEARNED_FROM
+    from gapd.fit.identify import LEARNED_FROM
 
     learned = _learned(robot)
     if learned is None:
@@ -227,8 +227,8 @@ def _bundle_line(robot: Robot) -> str:
 
 
 def _learned(robot: Robot) -> Learned | None:
-    from gapd.bundle import open_bundle
-    from gapd.learned import Learned
+    from gapd.gap_model.bundle import open_bundle
+    from gapd.gap_model.learned import Learned
 
     return Learned(open_bundle(robot), robot) if robot.config.bundle else None
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapd.replay import Replay, gap
-from gapd.robot import Robot
-from gapd.windows import Windows
+from gapd.gap.replay import Replay, gap
+from gapd.measured.windows import Windows
+from gapd.model.robot import Robot
 
 CutWindows = Callable[..., Windows]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

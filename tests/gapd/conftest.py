@@ -19,9 +19,9 @@ from link_rig import Context, Rig
 from live_robot import CHANGE, FRICTION, Gapd, Part, Source, script, write_robot
 
 from gapd.keys import write_keys
+from gapd.link.outbox import Outbox
 from gapd.messages.frames import Frame
-from gapd.outbox import Outbox
-from gapd.robot import Robot, open_robot
+from gapd.model.robot import Robot, open_robot
 from gaptrain.host.enrolment import enrol
 from gaptrain.host.program import host_keys
 from gaptrain.simulate import load_dependent_friction

@@ -13,15 +13,15 @@ import numpy as np
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from gapd.hostlink import HostLink
 from gapd.keys import read_public, read_secret
-from gapd.link_events import (
+from gapd.link.hostlink import HostLink
+from gapd.link.link_events import (
     Disconnected,
     Event,
 )
+from gapd.link.outbox import Outbox
 from gapd.live_config import Link
 from gapd.messages import link as wire
-from gapd.outbox import Outbox
 
 # The link's clock runs this much faster than the tests', so that its seconds take none of theirs.
 RATE = 6.0

@@ -18,19 +18,19 @@ import zmq
 from link_peer import until
 from numpy.typing import NDArray
 
-from gapd.cycle import run
-from gapd.daemon import Daemon
-from gapd.edges import Edges
-from gapd.keeper import Decided
+from gapd.fit.cycle import run
+from gapd.link.outbox import Outbox
+from gapd.live.daemon import Daemon
+from gapd.live.edges import Edges
+from gapd.live.keeper import Decided
+from gapd.live.pipeline import Happening, Pipeline
+from gapd.live.state_folder import StateFolder
+from gapd.live.status import StatusSocket, ask, status_path
+from gapd.live.telemetry import ServiceManager, open_log
+from gapd.measured.windows import Frames
 from gapd.messages.frames import ENCODER, Frame
-from gapd.outbox import Outbox
-from gapd.pipeline import Happening, Pipeline
-from gapd.robot import Robot
+from gapd.model.robot import Robot
 from gapd.sources.zmq_frames import FrameSource
-from gapd.state_folder import StateFolder
-from gapd.status import StatusSocket, ask, status_path
-from gapd.telemetry import ServiceManager, open_log
-from gapd.windows import Frames
 from gaptrain.simulate import Structure
 
 Array = NDArray[np.float64]
@@ -45,7 +45,7 @@ windows = 100
 min_interval_s = 10
 """
 # What tells a fast publisher from a clock that jumps is the one thing that a test cannot wait for.
-IN_HASTE = "import gapd.frame_rows as f; f.CLOCK_LIMIT_S = 1e9; from gapd.cli import main; main()"
+IN_HASTE = "import gapd.measured.frame_rows as f; f.CLOCK_LIMIT_S = 1e9; from gapd.cli import main; main()"
 AS_IT_IS = "from gapd.cli import main; main()"
 FIELDS = ("timestamp", "position", "velocity", "effort", "command")
 # Frames under way that fit into the daemon's queue with room to spare.

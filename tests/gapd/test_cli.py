@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from gapd import __version__
-from gapd.robot import Robot
+from gapd.model.robot import Robot
 from gapd.sources.log_files import write_csv
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -170,7 +170,7 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
 
 
 def test_nothing_slow_is_imported_before_an_interrupt_is_taken() -> None:
-    slow = "('numpy', 'mujoco', 'onnxruntime', 'msgspec', 'gapd.robot')"
+    slow = "('numpy', 'mujoco', 'onnxruntime', 'msgspec', 'gapd.model.robot')"
     done = run_python(f"import sys, gapd.cli; print([n for n in {slow} if n in sys.modules])")
     assert done.stdout == "[]\n", done.stderr
 

@@ -8,7 +8,7 @@ import pytest
 
 from gapd.config import Column, Config, Timing, load_config
 from gapd.errors import ConfigError, nearest
-from gapd.parameters import ParameterSet
+from gapd.model.parameters import ParameterSet
 
 MODELS = Path(__file__).parents[2] / "models"
 MINIMAL = """

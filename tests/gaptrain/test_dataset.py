@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gapd.errors import ConfigError, InputError
-from gapd.jacobian import FiniteDifference, Linearisation, Point
-from gapd.replay import Replay
-from gapd.robot import Robot, open_robot
+from gapd.gap.jacobian import FiniteDifference, Linearisation, Point
+from gapd.gap.replay import Replay
+from gapd.model.robot import Robot, open_robot
 from gaptrain import dataset, shards
 from gaptrain.settings import Training, load_training
 from gaptrain.simulate import Motion, simulate

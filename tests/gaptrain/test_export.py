@@ -12,9 +12,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from gapd.bundle import open_bundle
 from gapd.errors import InputError
-from gapd.robot import open_robot
+from gapd.gap_model.bundle import open_bundle
+from gapd.model.robot import open_robot
 from gaptrain import dataset, export, fit, shards
 from gaptrain.cli import main
 from gaptrain.settings import load_training

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gapd.robot import open_robot
+from gapd.model.robot import open_robot
 from gaptrain.dataset import data_folder
 from gaptrain.settings import Excitation, Training
 

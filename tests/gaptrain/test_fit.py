@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from gapd.errors import InputError
-from gapd.robot import open_robot
+from gapd.model.robot import open_robot
 from gaptrain import dataset, fit
 from gaptrain.cli import main
 from gaptrain.settings import load_training

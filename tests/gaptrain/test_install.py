@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gapd.bundle import open_bundle
 from gapd.errors import ConfigError, GapdError, InputError
-from gapd.robot import open_robot
+from gapd.gap_model.bundle import open_bundle
+from gapd.model.robot import open_robot
 from gaptrain.export import bundled_model
 from gaptrain.install import pin, replace_folder, require_writable
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gapd.errors import ConfigError
-from gapd.robot import Robot, open_robot
+from gapd.model.robot import Robot, open_robot
 from gaptrain import model
 from gaptrain.diagnostics import measure
 from gaptrain.model import GapModel, Shape, sample_edges

@@ -8,7 +8,7 @@ import pytest
 from mujoco import batch
 
 from gapd.errors import ConfigError, InputError
-from gapd.robot import Robot
+from gapd.model.robot import Robot
 from gaptrain.settings import Excitation
 from gaptrain.simulate import driven_joints, load_dependent_friction, record, references, simulate
 

@@ -17,11 +17,11 @@ import zmq
 from numpy.typing import NDArray
 
 from gapd.errors import ConfigError, InputError
-from gapd.frame_rows import FrameRows, Row
+from gapd.gap.replay import Replay, gap
+from gapd.measured.frame_rows import FrameRows, Row
+from gapd.measured.windows import Frames, cut, window_starts
 from gapd.messages.frames import DECODER, ENCODER, Frame
-from gapd.replay import Replay, gap
-from gapd.robot import Robot
-from gapd.windows import Frames, cut, window_starts
+from gapd.model.robot import Robot
 from gaptrain.standin import BURST, Options, Pacer, StandIn
 from gaptrain.standin_plant import Motion, Scene, Stop
 from gaptrain.standin_scenes import FELT, stop_gap

@@ -12,10 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gapd.config import Context
 from gapd.errors import ConfigError, InputError
-from gapd.jacobian import FiniteDifference, Linearisation, Point
-from gapd.replay import Replay, Rollouts
-from gapd.robot import Robot
-from gapd.windows import Frames, Windows, cut
+from gapd.gap.jacobian import FiniteDifference, Linearisation, Point
+from gapd.gap.replay import Replay, Rollouts
+from gapd.measured.windows import Frames, Windows, cut
+from gapd.model.robot import Robot
 from gaptrain.fingerprint import robot_facts, short_hash
 from gaptrain.settings import Training
 from gaptrain.shards import Samples, damage, write_shard

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gapd.bundle import session
-from gapd.bundle_match import model_mismatch
 from gapd.errors import ConfigError, InputError
-from gapd.manifest import (
+from gapd.gap_model.bundle import session
+from gapd.gap_model.bundle_match import model_mismatch
+from gapd.gap_model.manifest import (
     ENGINE,
     GOLDEN,
     INPUTS,
@@ -40,7 +40,7 @@ from gapd.manifest import (
     range_names,
     timing_facts,
 )  # fmt: skip
-from gapd.robot import Robot
+from gapd.model.robot import Robot
 from gaptrain.install import bundle_folder, pin, replace_folder, require_writable
 from gaptrain.model import GapModel
 

@@ -8,7 +8,7 @@ import msgspec
 import mujoco
 import numpy as np
 
-from gapd.robot import Robot
+from gapd.model.robot import Robot
 
 # Arrays of MjModel that no motion depends on: names, files and looks.
 _LOOKS = ("_", "name", "light_", "mat_", "skin_", "tex_", "text_")

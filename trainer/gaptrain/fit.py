@@ -18,8 +18,8 @@ from click import echo
 
 import gapd
 from gapd.errors import ConfigError, InputError
-from gapd.manifest import Provenance
-from gapd.robot import Robot, open_robot
+from gapd.gap_model.manifest import Provenance
+from gapd.model.robot import Robot, open_robot
 from gaptrain.dataset import data_folder, draw_windows, generate, shard_paths
 from gaptrain.diagnostics import lines, measure
 from gaptrain.export import MAX_ONNX_BYTES, Exported, Facts, export, to_onnx

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gapd import durable
 from gapd.errors import ConfigError, InputError
-from gapd.manifest import GOLDEN, MANIFEST, MODEL, NETWORK
-from gapd.robot import Robot
+from gapd.gap_model.manifest import GOLDEN, MANIFEST, MODEL, NETWORK
+from gapd.model.robot import Robot
 
 OWN = frozenset({GOLDEN, MANIFEST, MODEL, NETWORK})
 

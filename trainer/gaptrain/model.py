@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gapd.errors import ConfigError
-from gapd.robot import ABSENT, Robot
+from gapd.model.robot import ABSENT, Robot
 from gaptrain.dataset import LOG_RATIO
 
 Array = NDArray[np.float64]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.errors import InputError
-from gapd.robot import Robot
+from gapd.model.robot import Robot
 
 Single = NDArray[np.float32]
 

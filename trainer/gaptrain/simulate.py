@@ -11,8 +11,8 @@ from mujoco import batch
 from numpy.typing import NDArray
 
 from gapd.errors import ConfigError, InputError
-from gapd.robot import ABSENT, Index, Robot
-from gapd.windows import Frames
+from gapd.measured.windows import Frames
+from gapd.model.robot import ABSENT, Index, Robot
 from gaptrain.settings import Excitation
 
 Array = NDArray[np.float64]

@@ -20,7 +20,7 @@ import zmq
 from gapd.errors import ConfigError, GapdError
 from gapd.limits import number_fault
 from gapd.messages.frames import ENCODER, Frame
-from gapd.robot import Robot, open_robot
+from gapd.model.robot import Robot, open_robot
 from gaptrain.settings import load_training
 from gaptrain.standin_plant import Array, Motion, Plant, Sample, Scene, Setup
 from gaptrain.standin_scenes import Script, demo_script, hidden_parameters, load_script, resolve, truth

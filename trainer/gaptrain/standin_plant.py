@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.errors import InputError
-from gapd.robot import Robot
+from gapd.model.robot import Robot
 from gaptrain.settings import Excitation
 from gaptrain.simulate import SINES, WARM_UP_S, driven_joints
 

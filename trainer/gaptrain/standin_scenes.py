@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 
 from gapd.errors import ConfigError, nearest
+from gapd.gap.replay import Replay, gap
 from gapd.limits import number_fault
-from gapd.replay import Replay, gap
-from gapd.robot import Robot
+from gapd.measured.windows import Frames, cut, window_starts
+from gapd.model.robot import Robot
 from gapd.typed_toml import decode_toml
-from gapd.windows import Frames, cut, window_starts
 from gaptrain.simulate import driven_joints
 from gaptrain.standin_plant import Array, Plant, Scene, Setup, Stop
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gapd.errors import InputError
-from gapd.robot import Robot
+from gapd.model.robot import Robot
 from gaptrain.model import GapModel, Shape, sample_edges
 from gaptrain.settings import Training
 from gaptrain.shards import Samples

@@ -1,1 +1,1 @@
-"""Where frames come from. Every source gives `gapd.windows.Frames` in SI units."""
+"""Where frames come from. Every source gives `gapd.measured.windows.Frames` in SI units."""

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from gapd.config import Column
 from gapd.errors import InputError
-from gapd.robot import Robot
+from gapd.measured.windows import Frames
+from gapd.model.robot import Robot
 from gapd.sources.csv_table import read_columns, require_columns
-from gapd.windows import Frames
 
 Array = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gapd.keys import write_keys
-from gapd.robot import open_robot
+from gapd.model.robot import open_robot
 from gaptrain.host.enrolment import enrol
 from gaptrain.host.program import host_keys
 

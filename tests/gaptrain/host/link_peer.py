@@ -19,7 +19,7 @@ import zmq
 
 from gapd.keys import read_public, read_secret
 from gapd.messages import link
-from gapd.parameters import ParameterSet
+from gapd.model.parameters import ParameterSet
 
 T = TypeVar("T")
 

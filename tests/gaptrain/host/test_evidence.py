@@ -13,9 +13,9 @@ import pytest
 from link_peer import FakeRobot, Host, escalation, until, verdict
 
 from gapd.errors import InputError
-from gapd.evidence import pack, unpack
+from gapd.measured.evidence import pack, unpack
+from gapd.measured.windows import Frames
 from gapd.messages import link
-from gapd.windows import Frames
 from gaptrain.host import jobs
 from gaptrain.host.database import open_state, read_state
 

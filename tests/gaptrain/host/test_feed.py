@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from link_peer import FakeRobot, correction
 
-from gapd.robot import Robot, open_robot
+from gapd.model.robot import Robot, open_robot
 from gaptrain.host.database import HostError
 from gaptrain.host.feed import ParameterFeed
 from gaptrain.host.registry import the_robot

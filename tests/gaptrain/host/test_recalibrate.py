@@ -15,10 +15,10 @@ import pytest
 from link_peer import FakeRobot, Host, correction, escalation, until, verdict
 
 from gapd.errors import GapdError
-from gapd.evidence import pack
+from gapd.measured.evidence import pack
+from gapd.measured.windows import Frames
 from gapd.messages import link
-from gapd.robot import Robot
-from gapd.windows import Frames
+from gapd.model.robot import Robot
 from gaptrain.host import jobs
 from gaptrain.host.database import HostError, read_state
 from gaptrain.host.evidence_files import EvidenceFiles

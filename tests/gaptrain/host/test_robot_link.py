@@ -17,11 +17,11 @@ import structlog
 import zmq
 from link_peer import FakeRobot, Host, correction, escalation, until, verdict
 
-from gapd.hostlink import HostLink
-from gapd.link_events import Acknowledged, CandidateOffered, Connected, Event, EvidenceWanted, Rejected
+from gapd.link.hostlink import HostLink
+from gapd.link.link_events import Acknowledged, CandidateOffered, Connected, Event, EvidenceWanted, Rejected
+from gapd.link.outbox import Outbox
 from gapd.live_config import Link
 from gapd.messages import link
-from gapd.outbox import Outbox
 from gaptrain.host import jobs
 from gaptrain.host.database import open_state, read_state
 from gaptrain.host.program import host_keys

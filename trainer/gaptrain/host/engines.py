@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.check import check
-from gapd.cycle import ALPHA, Prepared, Report, Standing, run
-from gapd.robot import Robot
+from gapd.fit.check import check
+from gapd.fit.cycle import ALPHA, Prepared, Report, Standing, run
+from gapd.model.robot import Robot
 from gaptrain.host.sysid_engine import fit, held_out_gaps, mean_square
 
 Array = NDArray[np.float64]

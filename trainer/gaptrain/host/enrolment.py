@@ -13,8 +13,8 @@ import numpy as np
 
 from gapd.errors import ConfigError, printable
 from gapd.keys import read_public
-from gapd.parameters import ParameterSet
-from gapd.robot import Robot, open_robot
+from gapd.model.parameters import ParameterSet
+from gapd.model.robot import Robot, open_robot
 from gaptrain.host import jobs
 from gaptrain.host.database import open_state, read_state
 from gaptrain.host.registry import Definitions, Enrolled, all_robots, the_robot

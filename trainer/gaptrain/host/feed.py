@@ -15,9 +15,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.binding import Binding
-from gapd.corrected_model import lost_field
-from gapd.parameters import ParameterSet
+from gapd.fit.corrected_model import lost_field
+from gapd.model.binding import Binding
+from gapd.model.parameters import ParameterSet
 from gaptrain.host.database import HostError, read_state
 from gaptrain.host.registry import Definitions, the_robot
 from gaptrain.host.values import Values

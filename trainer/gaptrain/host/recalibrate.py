@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gapd.cycle import prepare
 from gapd.errors import GapdError
-from gapd.evidence import unpack
-from gapd.robot import Robot, open_robot
-from gapd.windows import Frames
+from gapd.fit.cycle import prepare
+from gapd.measured.evidence import unpack
+from gapd.measured.windows import Frames
+from gapd.model.robot import Robot, open_robot
 from gaptrain.host import jobs
 from gaptrain.host.database import HostError, open_state
 from gaptrain.host.engines import ENGINES, Engine, Refit

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gapd.errors import nearest
-from gapd.parameters import Parameter, ParameterSet
+from gapd.model.parameters import Parameter, ParameterSet
 from gaptrain.host.database import HostError
 
 _PARAMETERS = msgspec.json.Decoder(tuple[Parameter, ...])

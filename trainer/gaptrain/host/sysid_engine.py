@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.errors import InputError
-from gapd.gauss_newton import residuals
-from gapd.replay import Replay, gap
-from gapd.robot import Robot
-from gapd.windows import Windows
+from gapd.fit.gauss_newton import residuals
+from gapd.gap.replay import Replay, gap
+from gapd.measured.windows import Windows
+from gapd.model.robot import Robot
 
 Array = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.messages.link import MAX_ACTIVE, Correction, Escalation, Verdict
-from gapd.parameters import ParameterSet
+from gapd.model.parameters import ParameterSet
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,120 @@
+"""From windows to an identification: fit, discrepancy, uncertainty, structure, and what survives it. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapd.errors import InputError
+from gapd.fit.estimator import Fit, Problem, Progress, Settings, State, chords, descend, finish, start
+from gapd.fit.gauss_newton import channel_rms
+from gapd.fit.nuisance import Structural, structural
+from gapd.fit.structure import Finding, surviving
+from gapd.fit.uncertainty import Uncertainty
+from gapd.gap.jacobian import JacobianSource
+from gapd.gap.replay import Replay
+from gapd.measured.windows import Windows
+
+Array = NDArray[np.float64]
+
+# Below this many parameters finite differences are cheap, and a learned phase does not earn its place.
+LEARNED_FROM = 8
+# Channels that the best fit leaves above this many noise standard deviations have a model error worth weighing.
+DISCREPANCY_FROM = 1.2
+
+
+@dataclass(frozen=True)
+class Identification:
+    """Everything the windows say about the parameters; scaled values (P,)."""
+
+    before: Array
+    fit: Fit
+    uncertainty: Uncertainty
+    weight: Array  # (C,) noise over noise and discrepancy
+    findings: tuple[Finding, ...]
+    beside: State  # the fit with the findings as nuisances; the fit itself if there are none
+    survives: NDArray[np.bool_]  # (P,)
+    trace: tuple[Progress, ...]
+    rollouts: int
+    learned: bool  # whether the gap model led the way
+
+    @property
+    def z(self) -> Array:
+        """The estimate (P,)."""
+        return self.fit.state.z
+
+    @property
+    def with_nuisance(self) -> Array:
+        """The estimate (P,) with the findings as nuisances."""
+        return self.beside.z
+
+
+def identify(
+    replay: Replay,
+    windows: Windows,
+    before: Array,
+    learned: JacobianSource | None = None,
+    test_structure: bool = True,
+) -> Identification:
+    """Identify the parameters from windows, starting at `before` (P,), scaled."""
+    learned = learned if len(before) >= LEARNED_FROM else None
+    first = replay.rollouts
+    problem, fit = _weighed(Problem.of(replay, windows, before), learned)
+    problem, fit, uncertainty = _held(problem, fit)
+    told = structural(problem, fit) if test_structure else Structural((), fit.state)
+    survives = ~uncertainty.unknown & surviving(before, fit.state.z, told.state.z, uncertainty.sd)
+    return Identification(
+        before, fit, uncertainty, problem.weight, told.findings, told.state, survives, tuple(problem.trace),
+        replay.rollouts - first, learned is not None,
+    )  # fmt: skip
+
+
+def _weighed(problem: Problem, learned: JacobianSource | None) -> tuple[Problem, Fit]:
+    """Fit, and fit again where channels are left with more than noise: those then count less."""
+    settings = Settings()
+    # Exact derivatives need no correction: one carried over from another point only makes them worse.
+    source, secant = learned or problem.exact, learned is not None
+    state = start(problem, problem.prior_mean)
+    _require_finite(state)
+    fit = finish(problem, descend(problem, state, source, settings, secant), learned, settings)
+    weight = _weight(fit.state.gap)
+    if weight.min() == 1.0:
+        return problem, fit
+    problem = replace(problem, weight=weight)
+    return problem, finish(problem, descend(problem, fit.state, source, settings, secant), learned, settings)
+
+
+def _held(problem: Problem, fit: Fit) -> tuple[Problem, Fit, Uncertainty]:
+    """Put what the data do not identify back where it was, and let the others settle around it.
+
+    Of a group the data know a combination: holding its members would bend the others. The prior already keeps it from
+    moving along what is unknown.
+    """
+    uncertainty = problem.assess(fit)
+    unknown = uncertainty.unknown
+    unknown[[p for group in uncertainty.ambiguous for p in group]] = False
+    if not unknown.any():
+        return problem, fit, uncertainty
+    problem = replace(problem, held=unknown)
+    state = problem.evaluate(np.where(unknown, problem.prior_mean, fit.state.z), fit.state.dx0)
+    fit = chords(problem, state, problem.carry(fit.exact, fit.state, state), Settings())
+    told = problem.assess(fit)
+    status = tuple("unidentifiable" if u else s for u, s in zip(unknown, told.status, strict=True))
+    return problem, fit, replace(told, status=status)
+
+
+def _require_finite(state: State) -> None:
+    failed = int(state.rollouts.failed.sum())
+    if failed:
+        raise InputError(
+            f"the replay diverges in {failed} of {len(state.rollouts.failed)} windows with the present values of the "
+            "parameters; correct them with --set or in parameters.toml, and check the units of the recording"
+        )
+
+
+def _weight(gap: Array) -> Array:
+    """Weight (C,) from the gap (W, K, C) that the best fit leaves: noise over noise and discrepancy."""
+    rms = channel_rms(gap)
+    return np.asarray(np.where(rms > DISCREPANCY_FROM, 1.0 / np.maximum(rms, 1.0), 1.0))

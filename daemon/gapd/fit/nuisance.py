@@ -1,0 +1,159 @@
+"""Structural hypotheses against a fit: test them, and fit again with what was found as a nuisance. No I/O.
+
+The strongest hypothesis is fitted together with all parameters, and the others are tested again beside it, until none
+holds. Each round starts from exact derivatives with the forces found so far: the first order of a large effect gives a
+wrong coefficient and drags its neighbours along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapd.fit.estimator import Fit, Problem, Settings, State
+from gapd.fit.gauss_newton import Normal, damped_step, normal_equations, residuals
+from gapd.fit.structure import TRIAL_SHARE, Finding, Hypothesis, Prior, column_sd, hypotheses, strongest
+from gapd.gap.jacobian import Linearisation
+from gapd.model.parameters import LARGEST_MOVE
+
+Array = NDArray[np.float64]
+
+# Findings at most: beside three model errors nobody believes the fourth.
+MOST_FINDINGS = 3
+# Linearisations of one refit, and steps with each. A step replays the forces along the motion that the last one gave.
+LINEARISATIONS = 3
+STEPS = 6
+# A step that leaves more than this share of the cost is the last with its derivatives.
+ENOUGH = 0.999
+
+
+@dataclass(frozen=True)
+class Structural:
+    """What no parameter explains, strongest first, and the fit beside it: its state has the forces of the findings."""
+
+    findings: tuple[Finding, ...]
+    state: State
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A fit with forces: hypotheses along its motion, their physical coefficients (n,), derivatives of the replay."""
+
+    state: State
+    exact: Linearisation
+    chosen: tuple[Hypothesis, ...]
+    coefficient: Array
+
+
+def structural(problem: Problem, fit: Fit) -> Structural:
+    """Test what a fit leaves, and fit again beside what is found."""
+    fits = [_Fit(fit.state, fit.exact, (), np.zeros(0))]
+    while len(fits) <= MOST_FINDINGS:
+        here = fits[-1]
+        known = {_name(h) for h in here.chosen}
+        tested = [h for h in _along(problem, here.state) if _name(h) not in known]
+        prior = _prior(problem, here.state)
+        if not tested:
+            break
+        best = strongest(tested, _extended(problem, here, [*here.chosen, *tested]), prior, _left(problem, here.state))
+        if best is None:
+            break
+        there = _refit(problem, replace(here, chosen=(*here.chosen, best), coefficient=np.append(here.coefficient, 0)))
+        if there is None:
+            break
+        fits.append(there)
+    return Structural(_findings(problem, fits), fits[-1].state)
+
+
+def _findings(problem: Problem, fits: list[_Fit]) -> tuple[Finding, ...]:
+    """What each round added, with the coefficients of the last: they hold together."""
+    last, left = fits[-1], [_left(problem, f.state) for f in fits]
+    if not last.chosen:
+        return ()
+    normal = _extended(problem, last, list(last.chosen))
+    sd = column_sd(normal, _prior(problem, last.state)) * [h.size for h in last.chosen]
+    share = [max(1.0 - after / before, 0.0) for before, after in pairwise(left)]
+    rows = zip(last.chosen, share, last.coefficient.tolist(), sd.tolist(), strict=True)
+    return tuple(Finding(h.regressor, h.joint, c / s, part, c, s, h.unit) for h, part, c, s in rows)
+
+
+def _refit(problem: Problem, here: _Fit) -> _Fit | None:
+    """All parameters and coefficients together; None if that takes nothing away."""
+    began = problem.cost(here.state)
+    for _ in range(LINEARISATIONS):
+        before = problem.cost(here.state)
+        here = _steps(problem, here)
+        if problem.cost(here.state) > ENOUGH * before:
+            break
+        here = replace(here, exact=problem.exact.linearise(problem.point(here.state)))
+    return here if problem.cost(here.state) < began else None
+
+
+def _steps(problem: Problem, here: _Fit) -> _Fit:
+    """Damped steps with the same derivatives of the replay, carried along, and new ones of the forces."""
+    settings, p = Settings(), len(here.state.z)
+    damping = settings.damping
+    normal = _extended(problem, here, list(here.chosen))
+    for _ in range(STEPS):
+        step = _step(problem, here.state, normal, damping)
+        coefficient = here.coefficient + step[p:] * [h.size for h in here.chosen]
+        force = np.sum([c * h.force for c, h in zip(coefficient, here.chosen, strict=True)], axis=0)
+        dx0 = here.state.dx0 + normal.x0_step(step)
+        trial = problem.evaluate(problem.space.advance(here.state.z, step[:p]), dx0, force)
+        before, after = problem.cost(here.state), problem.cost(trial)
+        if after >= before:
+            damping *= settings.damping_up
+            continue
+        along = {_name(h): h for h in _along(problem, trial)}
+        chosen = tuple(along.get(_name(h), h) for h in here.chosen)
+        here = _Fit(trial, problem.carry(here.exact, here.state, trial), chosen, coefficient)
+        if after > ENOUGH * before:
+            break
+        damping /= settings.damping_down
+        normal = _extended(problem, here, list(chosen))
+    return here
+
+
+def _step(problem: Problem, state: State, normal: Normal, damping: float) -> Array:
+    """Damped step of the parameters (P,) within their box, followed by one of each coefficient in units of its size."""
+    information, score = normal.information.sum(axis=0), normal.score.sum(axis=0)
+    p, prior = len(state.z), _prior(problem, state)
+    information[range(p), range(p)] += 1.0 / prior.sd**2
+    score[:p] += prior.pull
+    low, high = problem.space.box(state.z)
+    loose = np.full(len(score) - p, LARGEST_MOVE)
+    lower = np.concatenate([np.where(problem.held, 0.0, low), -loose])
+    upper = np.concatenate([np.where(problem.held, 0.0, high), loose])
+    return damped_step(information, score, damping, lower, upper)
+
+
+def _name(hypothesis: Hypothesis) -> tuple[str, str]:
+    return hypothesis.regressor, hypothesis.joint
+
+
+def _along(problem: Problem, state: State) -> list[Hypothesis]:
+    """All hypotheses, along the motion of the state."""
+    return hypotheses(problem.exact.replay.robot.layout, problem.windows, state.rollouts.features)
+
+
+def _prior(problem: Problem, state: State) -> Prior:
+    return Prior(problem.prior_sd, (problem.prior_mean - state.z) / problem.prior_sd**2)
+
+
+def _left(problem: Problem, state: State) -> float:
+    """Squared weighted gap."""
+    return float(np.sum(residuals(state.gap, problem.weight) ** 2))
+
+
+def _extended(problem: Problem, here: _Fit, columns: list[Hypothesis]) -> Normal:
+    """Normal equations with one more column per hypothesis: the exact effect of a little of its force.
+
+    Columns count in units of the joint's RMS load, so that steps are of the size of scaled parameters.
+    """
+    effects = [problem.effect(here.state, TRIAL_SHARE * h.size * h.force) / TRIAL_SHARE for h in columns]
+    jacobian = np.concatenate([here.exact.jacobian, np.stack(effects, axis=-1)], axis=-1)
+    linear = replace(here.exact, jacobian=jacobian)
+    return normal_equations(here.state.gap, linear, problem.weight, here.state.dx0, problem.windows.x0_sd)

@@ -1,0 +1,1 @@
+"""The trained gap model: a bundle that is verified before it is loaded."""

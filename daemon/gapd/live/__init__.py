@@ -1,0 +1,1 @@
+"""The daemon: watches every window, fits when there is a reason, keeps and tells what it decided."""

@@ -1,0 +1,341 @@
+"""Keeper: what a robot's simulator is worth now, and what to do about it, window by window. No I/O, no clock.
+
+It is driven by windows and their own time, so that a recording replays to the same decisions. A fit is handed out as a
+`Job` and its report handed back; windows that close meanwhile wait. States: *commissioning* (no accepted fit yet),
+*watching* (one replay per window, drift test), *gathering* (drift found, collecting windows from after the change).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gapd.errors import InputError
+from gapd.fit.check import MIN_BLOCKS, MIN_WINDOWS, Check, ErrorBudget, blocks_of, check
+from gapd.fit.cycle import BLOCK_S, Prepared, Report, Standing, hold_out, windows_needed
+from gapd.gap.replay import Replay, gap
+from gapd.live.monitor import Baseline, Drift, DriftTest
+from gapd.live.trial_period import Return, TrialPeriod
+from gapd.live_config import KeeperSettings
+from gapd.measured.windows import Windows
+from gapd.model.robot import Robot
+
+Array = NDArray[np.float64]
+
+
+HOUR_S = 3600.0
+# Windows at the onset of a change that may hold a little of both.
+AROUND = 1
+
+
+class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What outlives a restart: scaled values (P,), commissioned floor (C,) in noise, baseline, error budget.
+
+    z_sd and status (P,) are what the last fit knew of each parameter; empty before it.
+    """
+
+    z: tuple[float, ...]
+    floor: tuple[float, ...] = ()
+    baseline: Baseline | None = None
+    budget: ErrorBudget = ErrorBudget()
+    z_sd: tuple[float, ...] = ()
+    status: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A fit to be made. `why` is a clause for the log; since_s: time of the change, NaN if there was none."""
+
+    prepared: Prepared
+    standing: Standing
+    why: str
+    since_s: float
+
+
+@dataclass(frozen=True)
+class Monitored:
+    """A window was replayed: RMS gap per channel (C,) in noise, and over all channels in floors, NaN where none is."""
+
+    start_s: float
+    gap: Array
+    floors: float
+
+
+@dataclass(frozen=True)
+class Drifted:
+    """The gap of a channel is no longer what it was; score: cumulative sum, in spreads of its log squared gap."""
+
+    channel: str
+    since_s: float
+    now_s: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """A fit has ended whose values have meanwhile been replaced: it counts for nothing, another one is made."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A fit has ended. `z` (P,) are the values from now on; `commissioned`: this fit set the floor."""
+
+    job: Job
+    report: Report
+    z: Array
+    commissioned: bool
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate of the host was checked; if accepted, z (P,) are the values from now on."""
+
+    candidate: str
+    check: Check
+    z: Array
+
+
+Event = Monitored | Drifted | Decided | Outdated | Judged | Return
+
+
+@dataclass
+class _Offer:
+    """A candidate of the host under test: its values (P,), squared gaps of present and offered values by window."""
+
+    candidate: str
+    z: Array
+    windows: list[Windows] = field(default_factory=list)
+    gaps: list[tuple[Array, Array]] = field(default_factory=list)
+
+
+class Keeper:
+    """One robot. Feed it ok windows with `add`; when `job` is set, run it and call `finish`."""
+
+    def __init__(self, robot: Robot, settings: KeeperSettings, memory: Memory | None = None) -> None:
+        """Start from what is remembered, else from nominal values."""
+        self.robot, self.settings = robot, settings
+        self.memory = memory or Memory(tuple(robot.parameters.z_nominal.tolist()))
+        self.job: Job | None = None
+        self._replay = Replay(robot)
+        self._recent: deque[Windows] = deque(maxlen=max(settings.windows, windows_needed(robot.config.timing.window_s)))
+        self._waiting: deque[Windows] = deque()
+        self._drift: Drifted | None = None
+        self._test = self._new_test()
+        self._trial: TrialPeriod | None = None
+        self._before: tuple[tuple[float, ...], tuple[str, ...]] = ((), ())  # what was known of the previous values
+        self._offer: _Offer | None = None
+        self._fits_s: deque[float] = deque(maxlen=settings.fits_per_hour)
+
+    @property
+    def z(self) -> Array:
+        """Scaled values now (P,)."""
+        return np.array(self.memory.z)
+
+    @property
+    def state(self) -> str:
+        """One word for the status."""
+        if self.job is not None:
+            return "fitting"
+        if self.memory.baseline is None:
+            return "commissioning"
+        return "watching" if self._drift is None else "gathering"
+
+    @property
+    def waiting(self) -> int:
+        """Windows that wait for the end of a fit."""
+        return len(self._waiting)
+
+    def add(self, window: Windows) -> list[Event]:
+        """Take in one ok window; while a fit is being made it waits."""
+        if self.job is not None:
+            self._waiting.append(window)
+            return []
+        return self._take(window)
+
+    def offer(self, candidate: str, z: Array) -> None:
+        """Take in values (P,) that the host offers; they are judged on windows that are still to come."""
+        space = self.robot.parameters
+        self._offer = _Offer(candidate, np.clip(z, space.z_min, space.z_max))
+
+    def adopt(self, z: Array) -> None:
+        """Take over values (P,) that hold on the host; the baseline stays, so that wrong ones show as drift."""
+        space = self.robot.parameters
+        self._move(np.clip(z, space.z_min, space.z_max))
+
+    def finish(self, report: Report) -> list[Event]:
+        """Take in the report of the job, then the windows that waited for it."""
+        job, self.job = self._running(), None
+        if not np.array_equal(job.standing.z, self.z):
+            return [Outdated(job), *self._catch_up()]
+        return [self._decided(job, report), *self._catch_up()]
+
+    def abandon(self) -> list[Event]:
+        """The job came to nothing: the windows that waited go on, and after a while another fit is tried."""
+        self._running()
+        self.job = None
+        return self._catch_up()
+
+    def _running(self) -> Job:
+        if self.job is None:
+            raise RuntimeError("no fit is being made")
+        return self.job
+
+    def _catch_up(self) -> list[Event]:
+        events: list[Event] = []
+        while self._waiting and self.job is None:
+            events += self._take(self._waiting.popleft())
+        return events
+
+    def _take(self, window: Windows) -> list[Event]:
+        squared = self._squared(window, self.z)[0]
+        self._recent.append(window)
+        events: list[Event] = [Monitored(float(window.start_s[0]), np.sqrt(squared), self._floors(squared))]
+        events += self._tried(window, squared)
+        events += self._judged(window, squared)
+        found = self._test.update(squared) if self._test is not None and self._drift is None else None
+        if found is not None:
+            self._drift = self._begin(found)
+            events.append(self._drift)
+        self._propose(float(window.start_s[0]))
+        return events
+
+    def _squared(self, windows: Windows, z: Array) -> Array:
+        """Mean squared gaps (W, C) in noise², from the measured initial states; NaN if absent, inf if one diverged."""
+        rollouts = self._replay.run(windows, self.robot.parameters.to_physical(z))
+        g = gap(windows, rollouts, self.robot.layout.noise)
+        present = np.isfinite(g)
+        mean = np.sum(np.where(present, g, 0.0) ** 2, axis=1) / np.maximum(present.sum(axis=1), 1)
+        squared = np.where(present.any(axis=1), mean, np.nan)
+        squared[rollouts.failed] = np.inf
+        return np.asarray(squared)
+
+    def _floors(self, squared: Array) -> float:
+        """RMS gap in commissioned floors over the channels; NaN before commissioning."""
+        ratio = squared / np.array(self.memory.floor or [np.nan]) ** 2
+        return float(np.sqrt(np.nanmean(ratio))) if np.isfinite(ratio).any() else np.nan
+
+    def _begin(self, found: Drift) -> Drifted:
+        """Windows from before the change leave, and those around it, which may hold a little of both."""
+        began = self._recent[max(len(self._recent) - found.windows, 0)]
+        now_s = float(self._recent[-1].start_s[0])
+        while len(self._recent) > max(found.windows - AROUND, 0):
+            self._recent.popleft()
+        return Drifted(self.robot.layout.channels[found.channel], float(began.start_s[0]), now_s, found.score)
+
+    def _tried(self, window: Windows, squared: Array) -> list[Event]:
+        """The trial period of a correction: what the previous values would have done."""
+        if self._trial is None:
+            return []
+        back = self._trial.add(squared, self._squared(window, self._trial.previous)[0])
+        if back is not None:
+            z_sd, status = self._before
+            self._move(back.z)
+            self.memory = msgspec.structs.replace(self.memory, z_sd=z_sd, status=status)
+            return [back]
+        if self._trial.over:
+            self._trial = None
+        return []
+
+    def _judged(self, window: Windows, squared: Array) -> list[Event]:
+        """A candidate of the host, once there are enough windows to judge it."""
+        offer = self._offer
+        if offer is None:
+            return []
+        offer.windows.append(window)
+        offer.gaps.append((squared, self._squared(window, offer.z)[0]))
+        starts = np.array([w.start_s[0] for w in offer.windows])
+        block = blocks_of(starts, np.zeros(len(starts), np.intp), BLOCK_S)
+        if len(starts) < 2 * MIN_WINDOWS or len(np.unique(block)) < 2 * MIN_BLOCKS:
+            return []
+        self._offer = None
+        now, offered = (np.stack(side) for side in zip(*offer.gaps, strict=True))
+        verdict = check(
+            now, offered, None, self._spend(float(starts[-1])), block=block,
+            window_s=self.robot.config.timing.window_s, channels=self.robot.layout.channels,
+        )  # fmt: skip
+        if verdict.verdict == "accepted":
+            self._move(offer.z, offered)
+        return [Judged(offer.candidate, verdict, self.z)]
+
+    def _propose(self, now_s: float) -> None:
+        """Hand out a fit if there is reason for one, enough windows, and time enough since the last."""
+        due = self._drift is not None or self._test is None
+        if not due or self._offer is not None or not self._may_fit(now_s):
+            return
+        try:
+            prepared = hold_out(self.robot, Windows.concatenate(list(self._recent)))
+        except InputError:
+            return  # too few windows yet
+        floor = np.array(self.memory.floor) if self.memory.floor else None
+        step = self.settings.max_step if self.memory.floor else np.inf
+        standing = Standing(self.z, floor, self._spend(now_s), step)
+        why, since_s = "commissioning", np.nan
+        if self._drift is not None:
+            why, since_s = f"{self._drift.channel} has changed", self._drift.since_s
+        self.job = Job(prepared, standing, why, since_s)
+        self._fits_s.append(now_s)
+
+    def _may_fit(self, now_s: float) -> bool:
+        """Whether the last fit, and as many as an hour may have, are long enough ago. A clock set back is no reason."""
+        past = [s for s in self._fits_s if s <= now_s]
+        if past and now_s - past[-1] < self.settings.min_interval_s:
+            return False
+        return len(past) < self.settings.fits_per_hour or now_s - past[0] >= HOUR_S
+
+    def _decided(self, job: Job, report: Report) -> Decided:
+        decision, found = report.decision, report.identification
+        sent = {e.name: e.z_after for e in decision.corrections}
+        before = self.z
+        z = np.array([sent.get(n, v) for n, v in zip(self.robot.parameters.names, before.tolist(), strict=True)])
+        self._before = self.memory.z_sd, self.memory.status
+        told = found.uncertainty
+        self.memory = msgspec.structs.replace(self.memory, z_sd=tuple(told.sd.tolist()), status=told.status)
+        floor = self._floor(report)
+        commissioned = not self.memory.floor and bool(floor)
+        if commissioned:
+            self.memory = msgspec.structs.replace(self.memory, floor=floor)
+        # What is left now is what the next change is told from, be it explained or escalated. A fit that was rejected
+        # says nothing about the robot.
+        if decision.action == "reject":
+            self._drift, self._test = None, self._new_test()
+        else:
+            self._move(z, self._squared(job.prepared.windows, z))
+        if sent:
+            layout = self.robot.layout
+            self._trial = TrialPeriod(z, before, self.robot.config.timing.window_s, layout.channels)
+        return Decided(job, report, z, commissioned)
+
+    def _floor(self, report: Report) -> tuple[float, ...]:
+        """What the best model of this robot leaves (C,), in noise; empty if the fit does not tell."""
+        action, check = report.decision.action, report.check
+        if action == "reject" or (action == "escalate" and not report.identification.findings):
+            return ()
+        gap = check.channel_after if report.decision.corrections else check.channel_before
+        return tuple(np.maximum(gap, 1.0).tolist()) if np.isfinite(gap).any() else ()
+
+    def _move(self, z: Array, gap2: Array | None = None) -> None:
+        """Take over values (P,), and squared gaps (W, C) with them as the new baseline. The test begins anew."""
+        self.memory = msgspec.structs.replace(self.memory, z=tuple(z.tolist()))
+        if gap2 is not None:
+            self.memory = msgspec.structs.replace(self.memory, baseline=Baseline.of(gap2))
+        self._drift, self._trial, self._offer = None, None, None
+        self._test = self._new_test()
+        self._recent.clear()
+
+    def _spend(self, now_s: float) -> float:
+        alpha, budget = self.memory.budget.spend(now_s)
+        self.memory = msgspec.structs.replace(self.memory, budget=budget)
+        return alpha
+
+    def _new_test(self) -> DriftTest | None:
+        if self.memory.baseline is None:
+            return None
+        return DriftTest(
+            self.memory.baseline, self.robot.config.timing.window_s, self.settings.false_alarms_per_day
+        )  # fmt: skip

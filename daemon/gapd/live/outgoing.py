@@ -1,0 +1,89 @@
+"""What a decision becomes on the wire: corrections and escalations from the keeper's events. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gapd.live.keeper import Decided, Judged
+from gapd.live.trial_period import Return
+from gapd.messages.link import MAX_ACTIVE, Correction, Escalation, Term, Verdict
+
+Array = NDArray[np.float64]
+
+# Until the outbox numbers it and the link knows the epoch.
+UNNUMBERED = 0
+# Names in one message, so that it fits: a robot of thousands of parameters may correct them all.
+MOST_NAMED = 200
+
+
+def correction(event: Decided, version: int, now_s: float) -> Correction:
+    """The accepted values, with mean and deviation of all parameters and the covariance of those that the data show."""
+    report = event.report
+    told = report.identification.uncertainty
+    active = _active(~told.unknown, told.sd)
+    changed = tuple(e.name for e in report.decision.corrections if e.significant)[:MOST_NAMED]
+    return Correction(
+        epoch=UNNUMBERED, sequence=UNNUMBERED, timestamp=now_s, base_version=version,
+        z=tuple(event.z.tolist()), z_sd=tuple(told.sd.tolist()),
+        active=tuple(active.tolist()), covariance=pack_covariance(told.covariance[np.ix_(active, active)]),
+        changed=changed, effective=tuple(e.name for e in report.decision.corrections if e.effective)[:MOST_NAMED],
+        reason=report.decision.reason, gap_before=_finite(report.check.gap_before),
+        gap_after=_finite(report.check.gap_after), windows=report.check.windows,
+    )  # fmt: skip
+
+
+def returned(event: Return, names: tuple[str, ...], z_sd: Array, version: int, now_s: float) -> Correction:
+    """The previous values come back: z_sd (P,) is what was known of them."""
+    changed = tuple(n for n, a, b in zip(names, event.replaced.tolist(), event.z.tolist(), strict=True) if a != b)
+    return Correction(
+        epoch=UNNUMBERED, sequence=UNNUMBERED, timestamp=now_s, base_version=version,
+        z=tuple(event.z.tolist()), z_sd=tuple(z_sd.tolist()), active=(), covariance=b"",
+        changed=changed, effective=(), reason=f"previous values replay better: {event.check.reason}",
+        gap_before=_finite(event.check.gap_before), gap_after=_finite(event.check.gap_after),
+        windows=event.check.windows, previous=True,
+    )  # fmt: skip
+
+
+def escalation(event: Decided, version: int, now_s: float, evidence: str, evidence_bytes: int) -> Escalation:
+    """The request for a recalibration; evidence is the sha256 of the packed recording."""
+    terms = tuple(
+        Term(f.joint, f.regressor, f.coefficient, f.coefficient_sd, f.unit, f.share)
+        for f in event.report.identification.findings
+    )
+    decision = event.report.decision
+    return Escalation(
+        UNNUMBERED, UNNUMBERED, now_s, version, decision.reason, decision.remedy, terms, evidence, evidence_bytes
+    )
+
+
+def verdict(event: Judged, version: int, now_s: float) -> Verdict:
+    """The answer to a candidate of the host."""
+    found = event.check
+    return Verdict(
+        UNNUMBERED, UNNUMBERED, now_s, event.candidate, version, found.verdict, found.reason,
+        _finite(found.gap_before), _finite(found.gap_after), found.windows,
+    )  # fmt: skip
+
+
+def escalation_key(event: Decided) -> tuple[tuple[str, str], ...]:
+    """What makes two escalations the same: joints and terms, or the parameters that moved where there is none."""
+    findings = event.report.identification.findings
+    names = sorted(e.name for e in event.report.estimates if e.significant)
+    return tuple(sorted((f.joint, f.regressor) for f in findings)) or tuple((name, "") for name in names)
+
+
+def pack_covariance(covariance: Array) -> bytes:
+    """Lower triangle of (n, n), row by row, float32 little endian."""
+    return covariance[np.tril_indices(len(covariance))].astype("<f4").tobytes()
+
+
+def _active(known: NDArray[np.bool_], sd: Array) -> NDArray[np.intp]:
+    """The best known parameters, at most as many as one message holds, in their order."""
+    order = np.flatnonzero(known)[np.argsort(sd[known], kind="stable")][:MAX_ACTIVE]
+    return np.sort(order)
+
+
+def _finite(value: float) -> float:
+    """A gap that no window told is sent as -1: NaN is nobody's number on the wire."""
+    return float(value) if np.isfinite(value) else -1.0

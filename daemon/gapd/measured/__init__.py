@@ -1,0 +1,1 @@
+"""Measured data: frames become windows, faults are gated, evidence is kept."""

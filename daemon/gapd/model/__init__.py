@@ -1,0 +1,1 @@
+"""The robot's MuJoCo model: its parameters, and how channels of data bind to it."""

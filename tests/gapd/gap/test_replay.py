@@ -1,0 +1,174 @@
+"""The batch replay against plain mj_step loops on recompiled models; failures stay quiet, alone and visible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gapd.gap import replay as replay_module
+from gapd.gap.replay import Replay
+from gapd.measured.windows import Windows
+from gapd.model.robot import Robot
+
+Array = NDArray[np.float64]
+
+ARM = Path(__file__).parents[3] / "models" / "arm7" / "model.xml"
+
+
+@pytest.fixture(scope="module")
+def arm_windows(arm: Robot, windows_of: Any) -> Windows:
+    windows: Windows = windows_of(arm, arm.parameters.nominal, 3, seed=4)
+    return windows
+
+
+@pytest.fixture(scope="module")
+def tiny_windows(tiny: Robot, windows_of: Any) -> Windows:
+    windows: Windows = windows_of(tiny, tiny.parameters.nominal, 10, seed=4)
+    return windows
+
+
+def recompiled(robot: Robot, physical: Array) -> mujoco.MjModel:
+    """The arm with these parameters, edited in its MJCF: what writing in place must be equal to."""
+    spec = mujoco.MjSpec.from_file(str(ARM))
+    for name, value in zip(robot.parameters.names, physical, strict=True):
+        kind, element, attribute = name.split("/")
+        if kind == "joint":
+            joint = spec.joint(element)
+            current = getattr(joint, attribute)
+            setattr(joint, attribute, [value, 0, 0] if np.size(current) == 3 else value)
+        elif kind == "actuator":
+            motor = spec.actuator(element)
+            motor.gainprm = np.array(motor.gainprm) * value
+            motor.biasprm = np.array(motor.biasprm) * value
+        else:
+            body = spec.body(element)
+            body.inertia = np.array(body.inertia) * value / body.mass
+            body.mass = value
+    return spec.compile()
+
+
+def plain_loop(
+    model: mujoco.MjModel, windows: Windows, row: int, force: Array | None = None
+) -> list[tuple[Array, ...]]:
+    """Position, velocity, sensors and actuator forces of the state before each of the N+1 steps."""
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = windows.qpos0[row], windows.qvel0[row]
+    rows: list[tuple[Array, ...]] = []
+    for step in range(windows.control.shape[1]):
+        data.ctrl[:] = windows.control[row, step]
+        if force is not None:
+            data.qfrc_applied[:] = force[row, step]
+        state = (data.qpos.copy(), data.qvel.copy())
+        mujoco.mj_step(model, data)
+        rows.append((*state, data.sensordata.copy(), data.actuator_force.copy()))
+    return rows
+
+
+def at_knots(robot: Robot, rows: list[tuple[Array, ...]], what: int) -> Array:
+    return np.array([row[what] for row in rows])[:: robot.layout.substeps]
+
+
+def test_replay_with_other_parameters_is_a_plain_loop_on_the_recompiled_model(arm: Robot, arm_windows: Windows) -> None:
+    physical = arm.parameters.draw(np.random.default_rng(3), 3)
+    assert np.abs(physical[:, -1] - 1).min() > 0.1, "the payload must differ from the model's"
+    got = Replay(arm, 2).run(arm_windows, physical)
+    assert not got.failed.any()
+    nv = arm.model.nv
+    for w in range(3):
+        rows = plain_loop(recompiled(arm, physical[w]), arm_windows, w)
+        wanted = at_knots(arm, rows, 2)[:, arm.layout.sensor]
+        # Position, velocity and effort, all at the same instants: those of the state before a step.
+        np.testing.assert_allclose(got.predicted[w], wanted, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(got.features[w, :, :nv], at_knots(arm, rows, 0), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(got.features[w, :, nv : 2 * nv], at_knots(arm, rows, 1), rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(got.features[w, :, -arm.model.nu :], at_knots(arm, rows, 3), rtol=1e-8, atol=1e-8)
+
+
+def test_payload_in_place_moves_what_is_derived_from_mass(arm: Robot) -> None:
+    """Constants that mj_setConst derives: without it the constraint solver would see the old payload."""
+    physical = arm.parameters.vector({"body/payload/mass": 4.0})
+    written = mujoco.MjModel.from_xml_path(str(ARM))
+    arm.binding.write(written, physical, np.zeros(0))
+    wanted = recompiled(arm, physical)
+    for field in ("body_mass", "body_inertia", "body_subtreemass", "dof_invweight0", "body_invweight0", "dof_M0"):
+        np.testing.assert_allclose(getattr(written, field), getattr(wanted, field), rtol=1e-9, err_msg=field)
+    assert written.body_subtreemass[0] != arm.model.body_subtreemass[0]
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_number_of_threads_does_not_change_a_bit(arm: Robot, arm_windows: Windows, threads: int) -> None:
+    physical = arm.parameters.draw(np.random.default_rng(5), 3)
+    one, many = (Replay(arm, n).run(arm_windows, physical) for n in (1, threads))
+    np.testing.assert_array_equal(many.predicted, one.predicted)
+    np.testing.assert_array_equal(many.features, one.features)
+
+
+def test_order_and_chunks_do_not_change_a_bit(
+    tiny: Robot, tiny_windows: Windows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    physical = tiny.parameters.draw(np.random.default_rng(6), 10)
+    plain = Replay(tiny).run(tiny_windows, physical)
+    order = np.random.default_rng(7).permutation(10)
+    shuffled = Replay(tiny).run(tiny_windows.take(order), physical[order])
+    np.testing.assert_array_equal(shuffled.predicted, plain.predicted[order])
+    monkeypatch.setattr(replay_module, "CHUNK", 3)
+    force = np.zeros((10, tiny.layout.steps + 1, 1))
+    pieces = Replay(tiny)
+    for got in (pieces.run(tiny_windows, physical), pieces.run(tiny_windows, physical, force=force)):
+        np.testing.assert_array_equal(got.predicted, plain.predicted)
+        np.testing.assert_array_equal(got.features, plain.features)
+    assert pieces.rollouts == 20
+
+
+def test_a_force_acts_at_its_joint_in_each_step_and_is_gone_afterwards(arm: Robot, arm_windows: Windows) -> None:
+    rng = np.random.default_rng(8)
+    force = rng.normal(size=(3, arm.layout.steps + 1, arm.model.nv))
+    replay, physical = Replay(arm), arm.parameters.nominal
+    before = replay.run(arm_windows, physical)
+    got = replay.run(arm_windows, physical, force=force)
+    model = recompiled(arm, physical)
+    for w in range(3):
+        wanted = at_knots(arm, plain_loop(model, arm_windows, w, force), 2)[:, arm.layout.sensor]
+        np.testing.assert_allclose(got.predicted[w], wanted, rtol=1e-8, atol=1e-9)
+    np.testing.assert_array_equal(replay.run(arm_windows, physical).predicted, before.predicted)
+
+
+def test_divergence_on_the_way_is_seen_quiet_and_stays_with_its_window(
+    tiny: Robot, tiny_windows: Windows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """MuJoCo resets such a state and goes on: its numbers are finite, and mean nothing."""
+    monkeypatch.chdir(tmp_path)
+    control = tiny_windows.control.copy()
+    control[4, 10:] = 1e13
+    replay, physical = Replay(tiny), tiny.parameters.nominal
+    got = replay.run(replace(tiny_windows, control=control), physical)
+    np.testing.assert_array_equal(np.flatnonzero(got.failed), [4])
+    assert np.isnan(got.predicted[4]).all()
+    plain = replay.run(tiny_windows, physical)
+    assert not plain.failed.any(), "a failure must not stick to the batch"
+    others = np.arange(10) != 4
+    np.testing.assert_array_equal(got.predicted[others], plain.predicted[others])
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_context_of_one_window_does_not_reach_another(servo: Robot, windows_of: Any) -> None:
+    """The supply sags in one window and in the middle of it; the others keep their voltage."""
+    windows: Windows = windows_of(servo, servo.parameters.nominal, 4, seed=1)
+    column = servo.config.context_names.index("supply_voltage")
+    context = windows.context.copy()
+    context[2, 50:, column] = 6.0
+    replay, physical = Replay(servo), servo.parameters.nominal
+    plain, got = replay.run(windows, physical), replay.run(replace(windows, context=context), physical)
+    np.testing.assert_allclose(got.predicted[[0, 1, 3]], plain.predicted[[0, 1, 3]], rtol=0, atol=1e-12)
+    moved = np.abs(got.predicted[2] - plain.predicted[2])[:, 0]
+    knot = 50 // servo.layout.substeps
+    np.testing.assert_array_equal(moved[: knot + 1], 0.0)
+    assert moved[-1] > 0
+    np.testing.assert_array_equal(replay.run(windows, physical).predicted, plain.predicted)
