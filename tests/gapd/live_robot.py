@@ -22,7 +22,7 @@ from gapd.fit.cycle import run
 from gapd.link.outbox import Outbox
 from gapd.live.daemon import Daemon
 from gapd.live.edges import Edges
-from gapd.live.keeper import Decided
+from gapd.live.events import Decided
 from gapd.live.pipeline import Happening, Pipeline
 from gapd.live.state_folder import StateFolder
 from gapd.live.status import StatusSocket, ask, status_path

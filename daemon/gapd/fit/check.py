@@ -141,14 +141,15 @@ def check(
     """Check a candidate on H held-out windows.
 
     current_gap2, candidate_gap2 (H, C): mean squared gap in units of noise, NaN where nothing was measured or
-    the replay diverged. floor (C,): commissioned RMS gap in units of noise, None before commissioning.
+    the replay diverged. floor (C,): commissioned RMS gap in units of noise, NaN for a channel without one, None
+    before commissioning.
     alpha: tolerated probability of accepting a candidate that is no better. block (H,): windows of one block
     count as one observation. window_s, channels: for the remedies.
     """
     both = np.isfinite(current_gap2) & np.isfinite(candidate_gap2)
     seen = both.any(axis=1)
-    scale = 1.0 if floor is None else np.where(np.isfinite(floor) & (floor > 0), floor, 1.0) ** 2
     before, after = (np.where(both, g, np.nan) for g in (current_gap2, candidate_gap2))
+    scale = 1.0 if floor is None else _scale(floor, before, after)
     result = Check(
         "rejected", "", "", "",
         _rms(before), _rms(after), _rms(before / scale), _rms(after / scale),
@@ -181,6 +182,12 @@ def check(
             cause, reason, remedy = found
             return replace(result, cause=cause, reason=reason, remedy=remedy)
     return replace(result, verdict="accepted", reason=f"{100 * result.improvement:.0f} % of the squared gap is gone")
+
+
+def _scale(floor: Array, before: Array, after: Array) -> Array:
+    """Squared floor (C,), from squared gaps (H, C). A channel without one counts in what it is left with at best."""
+    own = np.maximum(np.fmin(_channel_rms(before), _channel_rms(after)), 1.0)
+    return np.asarray(np.where(np.isfinite(floor) & (floor > 0), floor, own) ** 2)
 
 
 Rejection = tuple[Cause, str, str] | None

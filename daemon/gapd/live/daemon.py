@@ -14,17 +14,17 @@ from gapd.errors import InputError
 from gapd.gap_model.learned import Learned
 from gapd.live import journal, overview
 from gapd.live.edges import Edges
+from gapd.live.events import Decided, Diverged, Judged, Monitored, Recovered
 from gapd.live.fitter import Failed, Fitter
 from gapd.live.host_talk import HostTalk
-from gapd.live.keeper import Decided, Judged, Monitored
 from gapd.live.pipeline import Happening, Pipeline
 from gapd.live.problems import Problems
 from gapd.live.recorder import Recorder
 from gapd.live.recording_format import RecordingError
+from gapd.live.source_watch import SourceWatch
 from gapd.live.status import Level, Status
 from gapd.live.telemetry import canonical
 from gapd.live.trial_period import Return
-from gapd.measured.frame_rows import Refusal
 from gapd.messages.frames import Frame
 from gapd.model.robot import Robot
 
@@ -36,8 +36,6 @@ TURN_MS = 50
 LEAST_TURN_S = 0.01
 # Frames taken in one turn: at 1 kHz ten turns' worth, so that a stall is made up for quickly.
 FRAMES_PER_TURN = 500
-# A source that has been silent for this long is stale.
-STALE_S = 2.0
 # After a failed write, the state is written again only this much later.
 RETRY_S = 5.0
 
@@ -52,14 +50,15 @@ class Daemon:
         self.pipeline = Pipeline(robot, robot.config.live.keeper, memory)
         self.problems = Problems()
         self.host = HostTalk(edges, self.pipeline, version, self.problems, self._note)
+        self.source = SourceWatch(edges, self.pipeline, self.problems)
         self.fitter = Fitter(robot, learned)
         self._poller = zmq.Poller()
         self._turned_s = 0.0
-        self._began_s = self._alive_s = self._accepted_s = time.monotonic()
+        self._began_s = self._alive_s = time.monotonic()
         self._saved = (memory, version)
         self._retry_s = 0.0
-        self._refusal: Refusal | None = None
         self._floors: float | None = None
+        self._level: Level | None = None
         for note in edges.state.notes:
             canonical(edges.log, "state", level="warning", note=note)
         self._note("started", parameters=robot.parameters.fingerprint, memory=self.pipeline.keeper.memory)
@@ -76,7 +75,9 @@ class Daemon:
             self._take(frame, now_s)
         self._fit()
         self.host.talk(now_s)
-        self._look_at_source(now_s)
+        self.edges.frames.reopen_if_denied(now_s)
+        self.source.look(now_s)
+        self._tell_level()
         self._save(now_s)
         self.edges.status.serve(self.status)
         if self.edges.manager.watchdog_s is not None and now_s - self._alive_s >= self.edges.manager.watchdog_s:
@@ -124,7 +125,7 @@ class Daemon:
         self._handle(happened)
         if row is None:
             return
-        self._accepted_s, self._refusal = now_s, None
+        self.source.accepted(now_s)
         if self.edges.stream is not None:
             self.edges.stream.frame(row)
 
@@ -144,7 +145,8 @@ class Daemon:
 
     def _failed(self, failed: Failed) -> None:
         again_s = self.robot.config.live.keeper.min_interval_s
-        remedy = f"the next one is tried after {again_s:g} s; if it fails too, report this line"
+        remedy = f"the next one is tried after {again_s:g} s"
+        remedy += "" if failed.foreseen else "; if it fails too, report this line"
         canonical(self.edges.log, "fit_failed", level="error", reason=failed.reason, remedy=remedy)
         self.problems.note("fit", Level.ERROR, f"a fit has failed: {failed.reason}; {remedy}")
         self._handle(self.pipeline.abandon())
@@ -162,8 +164,19 @@ class Daemon:
                 self.host.returned(event)
             elif isinstance(event, Judged):
                 self.host.answer(event)
-            elif isinstance(event, Refusal):
-                self._refusal = event
+            elif isinstance(event, Diverged):
+                self.host.diverged(event)
+            elif isinstance(event, Recovered):
+                self.host.recovered()
+            self.source.heard(event)
+
+    def _tell_level(self) -> None:
+        """To the host with each heartbeat, on the stream whenever it changes."""
+        if self.edges.link is not None:
+            self.edges.link.level = int(self.problems.level)
+        if self.edges.stream is not None and self.problems.level != self._level:
+            self._level = self.problems.level
+            self.edges.stream.level(self.host.robot_s, self._level, self._counters())
 
     def _publish(self, event: Happening) -> None:
         stream = self.edges.stream
@@ -175,30 +188,11 @@ class Daemon:
             space, check = self.robot.parameters, event.report.check
             sd = space.physical_sd(event.z, event.report.identification.uncertainty.sd)
             stream.estimates(self.host.robot_s, space.to_physical(event.z).tolist(), sd.tolist())
+            self._level = None  # with each decision, changed or not
             stream.verdict(
                 self.host.robot_s, event.report.decision.action, accepted=check.verdict == "accepted",
                 gap_before=check.floors_before, gap_after=check.floors_after, windows=check.windows,
             )  # fmt: skip
-            stream.level(self.host.robot_s, self.problems.level, self._counters())
-
-    def _look_at_source(self, now_s: float) -> None:
-        silent_s = self.edges.frames.silent_s(now_s)
-        stale = silent_s > STALE_S
-        if stale and "source" not in self.problems:
-            canonical(self.edges.log, "source_silent", level="warning", remedy="look at the robot and live.frames")
-        elif not stale and "source" in self.problems:
-            canonical(self.edges.log, "source_back")
-        text = f"no frames for {silent_s:.0f} s: look at the robot and live.frames.endpoint" if stale else ""
-        self.problems.note("source", Level.STALE, text)
-        refused = self._refusal is not None and not stale and now_s - self._accepted_s > STALE_S
-        told = f"no frame can be used: {self._refusal.text}; {self._refusal.remedy}" if self._refusal else ""
-        self.problems.note("frames", Level.ERROR, told if refused else "")
-        if self.edges.frames.last_fault:
-            fault, self.edges.frames.last_fault = self.edges.frames.last_fault, ""
-            canonical(self.edges.log, "frame_refused", level="warning", key="malformed", every_s=60.0, reason=fault)
-        self.edges.frames.reopen_if_denied(now_s)
-        if self.edges.link is not None:
-            self.edges.link.level = int(self.problems.level)
 
     def _record_frame(self, frame: Frame, now_s: float) -> None:
         if self.edges.recorder is not None:

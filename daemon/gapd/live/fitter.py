@@ -10,9 +10,10 @@ import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from gapd.errors import GapdError
 from gapd.fit.cycle import Report, run
 from gapd.gap_model.learned import Learned
-from gapd.live.keeper import Job
+from gapd.live.events import Job
 from gapd.model.robot import Robot
 
 # Niceness of the fit: whatever else the robot computer does comes first.
@@ -21,13 +22,16 @@ NICE = 15
 
 @dataclass(frozen=True)
 class Failed:
-    """A fit came to nothing: what was raised, and where."""
+    """A fit came to nothing: what was raised, and where if nobody foresaw it."""
 
     reason: str
+    foreseen: bool = False
 
     @staticmethod
     def of(error: BaseException) -> Failed:
-        """From what a fit has raised."""
+        """From what a fit has raised. What gapd refuses says its remedy itself."""
+        if isinstance(error, GapdError):
+            return Failed(str(error), foreseen=True)
         place = traceback.extract_tb(error.__traceback__)[-1:]
         where = "".join(f" ({os.path.basename(p.filename)}:{p.lineno})" for p in place)  # noqa: PTH119  of a string
         return Failed(f"{type(error).__name__}: {error}{where}")

@@ -22,7 +22,7 @@ from gapd.link.link_events import (
 from gapd.link.outbox import OutboxError, Stored
 from gapd.live import journal, outgoing
 from gapd.live.edges import Edges
-from gapd.live.keeper import Decided, Judged
+from gapd.live.events import Decided, Diverged, Judged
 from gapd.live.pipeline import Pipeline
 from gapd.live.postbox import Postbox
 from gapd.live.problems import Problems
@@ -69,18 +69,26 @@ class HostTalk:
         if decision.corrections:
             self.put(outgoing.correction(event, self.post.version, self.robot_s))
         if decision.action == "escalate":
-            self._escalate(event)
+            self._escalate(event, decision.reason, event.job.since_s)
 
-    def _escalate(self, event: Decided) -> None:
+    def diverged(self, event: Diverged) -> None:
+        """No fit can be made: that is for the host."""
+        self.problems.note("decision", Level.ERROR, f"{event.reason}; {event.remedy}")
+        self._escalate(event, event.reason, event.since_s)
+
+    def recovered(self) -> None:
+        """What was escalated has gone away."""
+        self.problems.clear("decision")
+
+    def _escalate(self, event: Decided | Diverged, reason: str, since_s: float) -> None:
         """Once for each joint and term, and again only after a while."""
         key = outgoing.escalation_key(event)
         if abs(self.robot_s - self._escalated.get(key, -np.inf)) < ESCALATION_S:
-            canonical(self._edges.log, "escalation_known", reason=event.report.decision.reason)
+            canonical(self._edges.log, "escalation_known", reason=reason)
             return
         self._escalated[key] = self.robot_s
-        digest, size = self._evidence(event.job.since_s)
-        message = outgoing.escalation(event, self.post.version, self.robot_s, digest, size)
-        self.put(message)
+        digest, size = self._evidence(since_s)
+        self.put(outgoing.escalation(event, self.post.version, self.robot_s, digest, size))
 
     def _evidence(self, since_s: float) -> tuple[str, int]:
         """Store the newest frames since the change; an escalation goes out without them if that fails."""

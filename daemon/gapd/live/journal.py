@@ -7,7 +7,7 @@ from typing import assert_never
 import numpy as np
 
 from gapd.link import link_events
-from gapd.live.keeper import Decided, Drifted, Job, Judged, Monitored, Outdated
+from gapd.live.events import Decided, Diverged, Drifted, Job, Judged, Monitored, Outdated, Recovered
 from gapd.live.pipeline import Dropped, Gated, Happening
 from gapd.live.telemetry import Level, Logger, canonical
 from gapd.live.trial_period import Return
@@ -34,6 +34,13 @@ def write(log: Logger, event: Happening, robot: Robot) -> None:
                 log, "drift", level="warning", channel=event.channel, since_s=event.since_s, time_s=event.now_s,
                 score=event.score, remedy="none yet: a fit follows once enough windows have come",
             )  # fmt: skip
+        case Recovered():
+            canonical(log, "escalation_over", time_s=event.now_s, reason=event.reason, remedy="nothing to do")
+        case Diverged():
+            canonical(
+                log, "diverged", level="error", since_s=event.since_s, time_s=event.now_s, reason=event.reason,
+                remedy=event.remedy,
+            )  # fmt: skip
         case Decided():
             _decision(log, event)
         case Outdated():
@@ -49,6 +56,14 @@ def write(log: Logger, event: Happening, robot: Robot) -> None:
                 returned=[name for name, z, was in names if z != was],
                 remedy="look for what came and went on the robot",
             )  # fmt: skip
+        case Gated() | Refusal() | Dropped():
+            _intake(log, event)
+        case _:
+            assert_never(event)
+
+
+def _intake(log: Logger, event: Gated | Refusal | Dropped) -> None:
+    match event:
         case Gated():
             level: Level = "info" if event.gate.verdict == "ok" else "warning"
             canonical(

@@ -15,93 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.errors import InputError
-from gapd.fit.check import MIN_BLOCKS, MIN_WINDOWS, Check, ErrorBudget, blocks_of, check
-from gapd.fit.cycle import BLOCK_S, Prepared, Report, Standing, hold_out, windows_needed
+from gapd.fit.check import LOST_SHARE, MIN_BLOCKS, MIN_WINDOWS, blocks_of, check
+from gapd.fit.cycle import BLOCK_S, Report, Standing, hold_out, windows_needed
 from gapd.gap.replay import Replay, gap
+from gapd.live.events import Decided, Diverged, Drifted, Event, Job, Judged, Monitored, Outdated, Recovered
+from gapd.live.memory import Memory
 from gapd.live.monitor import Baseline, Drift, DriftTest
-from gapd.live.trial_period import Return, TrialPeriod
+from gapd.live.recovery import Recovery
+from gapd.live.trial_period import TrialPeriod
 from gapd.live_config import KeeperSettings
 from gapd.measured.windows import Windows
 from gapd.model.robot import Robot
 
 Array = NDArray[np.float64]
 
-
 HOUR_S = 3600.0
 # Windows at the onset of a change that may hold a little of both.
 AROUND = 1
-
-
-class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What outlives a restart: scaled values (P,), commissioned floor (C,) in noise, baseline, error budget.
-
-    z_sd and status (P,) are what the last fit knew of each parameter; empty before it.
-    """
-
-    z: tuple[float, ...]
-    floor: tuple[float, ...] = ()
-    baseline: Baseline | None = None
-    budget: ErrorBudget = ErrorBudget()
-    z_sd: tuple[float, ...] = ()
-    status: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Job:
-    """A fit to be made. `why` is a clause for the log; since_s: time of the change, NaN if there was none."""
-
-    prepared: Prepared
-    standing: Standing
-    why: str
-    since_s: float
-
-
-@dataclass(frozen=True)
-class Monitored:
-    """A window was replayed: RMS gap per channel (C,) in noise, and over all channels in floors, NaN where none is."""
-
-    start_s: float
-    gap: Array
-    floors: float
-
-
-@dataclass(frozen=True)
-class Drifted:
-    """The gap of a channel is no longer what it was; score: cumulative sum, in spreads of its log squared gap."""
-
-    channel: str
-    since_s: float
-    now_s: float
-    score: float
-
-
-@dataclass(frozen=True)
-class Outdated:
-    """A fit has ended whose values have meanwhile been replaced: it counts for nothing, another one is made."""
-
-    job: Job
-
-
-@dataclass(frozen=True)
-class Decided:
-    """A fit has ended. `z` (P,) are the values from now on; `commissioned`: this fit set the floor."""
-
-    job: Job
-    report: Report
-    z: Array
-    commissioned: bool
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A candidate of the host was checked; if accepted, z (P,) are the values from now on."""
-
-    candidate: str
-    check: Check
-    z: Array
-
-
-Event = Monitored | Drifted | Decided | Outdated | Judged | Return
+# A channel has moved if its motion within windows is above this many noise standard deviations; at rest it is 1.4.
+MOVED = 3.0
 
 
 @dataclass
@@ -123,10 +55,12 @@ class Keeper:
         self.memory = memory or Memory(tuple(robot.parameters.z_nominal.tolist()))
         self.job: Job | None = None
         self._replay = Replay(robot)
-        self._recent: deque[Windows] = deque(maxlen=max(settings.windows, windows_needed(robot.config.timing.window_s)))
+        self._needed = windows_needed(robot.config.timing.window_s)
+        # Newest windows, each with whether it could be replayed.
+        self._recent: deque[tuple[Windows, bool]] = deque(maxlen=max(settings.windows, self._needed))
         self._waiting: deque[Windows] = deque()
         self._drift: Drifted | None = None
-        self._test = self._new_test()
+        self._test, self._recovery = self._new_test(), self._new_recovery()
         self._trial: TrialPeriod | None = None
         self._before: tuple[tuple[float, ...], tuple[str, ...]] = ((), ())  # what was known of the previous values
         self._offer: _Offer | None = None
@@ -194,16 +128,13 @@ class Keeper:
 
     def _take(self, window: Windows) -> list[Event]:
         squared = self._squared(window, self.z)[0]
-        self._recent.append(window)
+        self._recent.append((window, not np.isposinf(squared).any()))
         events: list[Event] = [Monitored(float(window.start_s[0]), np.sqrt(squared), self._floors(squared))]
         events += self._tried(window, squared)
         events += self._judged(window, squared)
-        found = self._test.update(squared) if self._test is not None and self._drift is None else None
-        if found is not None:
-            self._drift = self._begin(found)
-            events.append(self._drift)
-        self._propose(float(window.start_s[0]))
-        return events
+        if self._drift is None:
+            events += self._recovered(float(window.start_s[0]), squared) or self._drifted(squared)
+        return [*events, *self._propose(float(window.start_s[0]))]
 
     def _squared(self, windows: Windows, z: Array) -> Array:
         """Mean squared gaps (W, C) in noise², from the measured initial states; NaN if absent, inf if one diverged."""
@@ -220,10 +151,26 @@ class Keeper:
         ratio = squared / np.array(self.memory.floor or [np.nan]) ** 2
         return float(np.sqrt(np.nanmean(ratio))) if np.isfinite(ratio).any() else np.nan
 
+    def _recovered(self, now_s: float, squared: Array) -> list[Event]:
+        """The cause of an escalation has gone: the baseline from before it holds again."""
+        if self._recovery is None or not self._recovery.update(squared):
+            return []
+        self.memory = msgspec.structs.replace(self.memory, baseline=self.memory.earlier, earlier=None)
+        self._test, self._recovery = self._new_test(), None
+        return [Recovered(now_s)]
+
+    def _drifted(self, squared: Array) -> list[Event]:
+        """What the drift test says."""
+        found = self._test.update(squared) if self._test is not None else None
+        if found is None:
+            return []
+        self._drift = self._begin(found)
+        return [self._drift]
+
     def _begin(self, found: Drift) -> Drifted:
         """Windows from before the change leave, and those around it, which may hold a little of both."""
-        began = self._recent[max(len(self._recent) - found.windows, 0)]
-        now_s = float(self._recent[-1].start_s[0])
+        began, _ = self._recent[max(len(self._recent) - found.windows, 0)]
+        now_s = float(self._recent[-1][0].start_s[0])
         while len(self._recent) > max(found.windows - AROUND, 0):
             self._recent.popleft()
         return Drifted(self.robot.layout.channels[found.channel], float(began.start_s[0]), now_s, found.score)
@@ -263,15 +210,22 @@ class Keeper:
             self._move(offer.z, offered)
         return [Judged(offer.candidate, verdict, self.z)]
 
-    def _propose(self, now_s: float) -> None:
+    def _propose(self, now_s: float) -> list[Event]:
         """Hand out a fit if there is reason for one, enough windows, and time enough since the last."""
         due = self._drift is not None or self._test is None
         if not due or self._offer is not None or not self._may_fit(now_s):
-            return
+            return []
+        usable = [window for window, replayed in self._recent if replayed]
+        lost = len(self._recent) - len(usable)
+        if lost > LOST_SHARE * len(self._recent):
+            if len(self._recent) < self._needed:
+                return []
+            self._fits_s.append(now_s)
+            return [Diverged(lost, len(self._recent), float(self._recent[0][0].start_s[0]), now_s)]
         try:
-            prepared = hold_out(self.robot, Windows.concatenate(list(self._recent)))
+            prepared = hold_out(self.robot, Windows.concatenate(usable))
         except InputError:
-            return  # too few windows yet
+            return []  # too few windows yet
         floor = np.array(self.memory.floor) if self.memory.floor else None
         step = self.settings.max_step if self.memory.floor else np.inf
         standing = Standing(self.z, floor, self._spend(now_s), step)
@@ -280,6 +234,7 @@ class Keeper:
             why, since_s = f"{self._drift.channel} has changed", self._drift.since_s
         self.job = Job(prepared, standing, why, since_s)
         self._fits_s.append(now_s)
+        return []
 
     def _may_fit(self, now_s: float) -> bool:
         """Whether the last fit, and as many as an hour may have, are long enough ago. A clock set back is no reason."""
@@ -296,28 +251,41 @@ class Keeper:
         self._before = self.memory.z_sd, self.memory.status
         told = found.uncertainty
         self.memory = msgspec.structs.replace(self.memory, z_sd=tuple(told.sd.tolist()), status=told.status)
-        floor = self._floor(report)
-        commissioned = not self.memory.floor and bool(floor)
-        if commissioned:
-            self.memory = msgspec.structs.replace(self.memory, floor=floor)
+        commissioned = self._set_floor(job, report)
         # What is left now is what the next change is told from, be it explained or escalated. A fit that was rejected
         # says nothing about the robot.
         if decision.action == "reject":
             self._drift, self._test = None, self._new_test()
         else:
+            earlier = {"escalate": self.memory.earlier or self.memory.baseline, "hold": self.memory.earlier}
+            self.memory = msgspec.structs.replace(self.memory, earlier=earlier.get(decision.action))
             self._move(z, self._squared(job.prepared.windows, z))
         if sent:
             layout = self.robot.layout
             self._trial = TrialPeriod(z, before, self.robot.config.timing.window_s, layout.channels)
         return Decided(job, report, z, commissioned)
 
-    def _floor(self, report: Report) -> tuple[float, ...]:
-        """What the best model of this robot leaves (C,), in noise; empty if the fit does not tell."""
+    def _set_floor(self, job: Job, report: Report) -> bool:
+        """Take what the best model leaves as the floor, of channels that have none yet; whether it is the first."""
+        floor = self._floor(job, report)
+        if not np.isfinite(floor).any():
+            return False
+        known = np.array(self.memory.floor or np.full(len(floor), np.nan))
+        first = not self.memory.floor
+        floor = np.where(np.isfinite(known), known, floor)
+        self.memory = msgspec.structs.replace(self.memory, floor=tuple(floor.tolist()))
+        return first
+
+    def _floor(self, job: Job, report: Report) -> Array:
+        """What the best model of this robot leaves (C,), in noise; NaN where the fit does not tell.
+
+        A channel at rest leaves only noise, which says nothing about what the model leaves in motion.
+        """
         action, check = report.decision.action, report.check
         if action == "reject" or (action == "escalate" and not report.identification.findings):
-            return ()
+            return np.full(len(check.channel_after), np.nan)
         gap = check.channel_after if report.decision.corrections else check.channel_before
-        return tuple(np.maximum(gap, 1.0).tolist()) if np.isfinite(gap).any() else ()
+        return np.where(_moved(job.prepared.windows, self.robot.layout.noise), np.maximum(gap, 1.0), np.nan)
 
     def _move(self, z: Array, gap2: Array | None = None) -> None:
         """Take over values (P,), and squared gaps (W, C) with them as the new baseline. The test begins anew."""
@@ -325,7 +293,7 @@ class Keeper:
         if gap2 is not None:
             self.memory = msgspec.structs.replace(self.memory, baseline=Baseline.of(gap2))
         self._drift, self._trial, self._offer = None, None, None
-        self._test = self._new_test()
+        self._test, self._recovery = self._new_test(), self._new_recovery()
         self._recent.clear()
 
     def _spend(self, now_s: float) -> float:
@@ -339,3 +307,16 @@ class Keeper:
         return DriftTest(
             self.memory.baseline, self.robot.config.timing.window_s, self.settings.false_alarms_per_day
         )  # fmt: skip
+
+    def _new_recovery(self) -> Recovery | None:
+        if self.memory.earlier is None or self.memory.baseline is None:
+            return None
+        return Recovery(self.memory.earlier, self.memory.baseline, self.robot.config.timing.window_s)
+
+
+def _moved(windows: Windows, noise: Array) -> NDArray[np.bool_]:
+    """Whether channels (C,) have moved within windows."""
+    motion = (windows.measured - windows.measured[:, :1])[:, 1:] / noise
+    present = np.isfinite(motion)
+    square = np.sum(np.where(present, motion, 0.0) ** 2, axis=(0, 1)) / np.maximum(present.sum(axis=(0, 1)), 1)
+    return np.asarray(square > MOVED**2)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.live.keeper import Decided, Judged
+from gapd.fit.decide import Decision
+from gapd.live.events import Decided, Diverged, Judged
 from gapd.live.trial_period import Return
 from gapd.messages.link import MAX_ACTIVE, Correction, Escalation, Term, Verdict
 
@@ -45,16 +46,16 @@ def returned(event: Return, names: tuple[str, ...], z_sd: Array, version: int, n
     )  # fmt: skip
 
 
-def escalation(event: Decided, version: int, now_s: float, evidence: str, evidence_bytes: int) -> Escalation:
+def escalation(event: Decided | Diverged, version: int, now_s: float, evidence: str, evidence_bytes: int) -> Escalation:
     """The request for a recalibration; evidence is the sha256 of the packed recording."""
-    terms = tuple(
-        Term(f.joint, f.regressor, f.coefficient, f.coefficient_sd, f.unit, f.share)
-        for f in event.report.identification.findings
-    )
-    decision = event.report.decision
-    return Escalation(
-        UNNUMBERED, UNNUMBERED, now_s, version, decision.reason, decision.remedy, terms, evidence, evidence_bytes
-    )
+    terms: tuple[Term, ...] = ()
+    told: Diverged | Decision = event if isinstance(event, Diverged) else event.report.decision
+    if isinstance(event, Decided):
+        terms = tuple(
+            Term(f.joint, f.regressor, f.coefficient, f.coefficient_sd, f.unit, f.share)
+            for f in event.report.identification.findings
+        )
+    return Escalation(UNNUMBERED, UNNUMBERED, now_s, version, told.reason, told.remedy, terms, evidence, evidence_bytes)
 
 
 def verdict(event: Judged, version: int, now_s: float) -> Verdict:
@@ -66,8 +67,10 @@ def verdict(event: Judged, version: int, now_s: float) -> Verdict:
     )  # fmt: skip
 
 
-def escalation_key(event: Decided) -> tuple[tuple[str, str], ...]:
+def escalation_key(event: Decided | Diverged) -> tuple[tuple[str, str], ...]:
     """What makes two escalations the same: joints and terms, or the parameters that moved where there is none."""
+    if isinstance(event, Diverged):
+        return (("", "diverged"),)
     findings = event.report.identification.findings
     names = sorted(e.name for e in event.report.estimates if e.significant)
     return tuple(sorted((f.joint, f.regressor) for f in findings)) or tuple((name, "") for name in names)

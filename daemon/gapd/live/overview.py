@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gapd.live.keeper import Memory, Monitored
+from gapd.live.events import Monitored
+from gapd.live.memory import Memory
 from gapd.live.pipeline import Happening, Pipeline
 from gapd.live.status import Estimate
 from gapd.model.robot import Robot

@@ -10,8 +10,10 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from gapd.fit.cycle import Report
-from gapd.live.keeper import Event, Keeper, Memory
+from gapd.live.events import Event
+from gapd.live.keeper import Keeper
 from gapd.live.live_windows import Closed, LiveWindows
+from gapd.live.memory import Memory
 from gapd.live_config import KeeperSettings
 from gapd.measured.frame_rows import FrameRows, Refusal, Row
 from gapd.measured.verdicts import Gate
@@ -54,7 +56,7 @@ class Pipeline:
         self.dropped = 0
         self.row: Row | None = None  # of the newest frame, if it was one
         self._windows = LiveWindows(robot)
-        self._last_verdict = ""
+        self.gate: Gate | None = None  # of the newest window
         length = max(1, round(EVIDENCE_S / robot.config.timing.window_s))
         self._evidence: deque[Frames] = deque(maxlen=length)
 
@@ -97,9 +99,10 @@ class Pipeline:
         self.verdicts[gate.verdict] += 1
         self._evidence.append(closed.frames)
         happened: list[Happening] = []
-        if gate.verdict != self._last_verdict and (gate.verdict != "ok" or self._last_verdict):
+        before = self.gate.verdict if self.gate is not None else "ok"
+        if gate.verdict != before:
             happened.append(Gated(gate))
-        self._last_verdict = gate.verdict
+        self.gate = gate
         if closed.window is None:
             return happened
         if self.keeper.waiting >= MOST_WAITING:

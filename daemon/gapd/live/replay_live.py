@@ -18,7 +18,8 @@ from gapd.errors import InputError
 from gapd.fit.cycle import run
 from gapd.gap_model.learned import Learned
 from gapd.live import overview
-from gapd.live.keeper import Decided, Drifted, Judged, Memory
+from gapd.live.events import Decided, Diverged, Drifted, Judged, Recovered
+from gapd.live.memory import Memory
 from gapd.live.pipeline import Happening, Pipeline
 from gapd.live.recording import Recording
 from gapd.live.recording_format import EVENTS, FRAMES, frame_from_json
@@ -130,17 +131,22 @@ class ReplayLive:
 
 def _told(event: Happening) -> tuple[str, str, str] | None:
     """What, level and text of an event that is a decision or leads to one."""
+    told: tuple[str, str, str] | None = None
     match event:
         case Decided():
             decision = event.report.decision
-            return decision.action, decision.level, decision.sentence
+            told = decision.action, decision.level, decision.sentence
         case Drifted():
-            return "drift", "WARN", f"{event.channel} has changed, since {event.since_s:.1f} s"
+            told = "drift", "WARN", f"{event.channel} has changed, since {event.since_s:.1f} s"
+        case Recovered():
+            told = "recovered", "OK", event.reason
+        case Diverged():
+            told = "diverged", "ERROR", f"{event.reason}; {event.remedy}"
         case Return():
-            return "return", "WARN", f"the previous values come back: {event.check.reason}"
+            told = "return", "WARN", f"the previous values come back: {event.check.reason}"
         case Judged():
-            return "candidate", "OK", f"{event.candidate} {event.check.verdict}: {event.check.reason}"
-    return None
+            told = "candidate", "OK", f"{event.candidate} {event.check.verdict}: {event.check.reason}"
+    return told
 
 
 def _items(recording: Recording) -> Iterator[tuple[float, Frame | Noted]]:

@@ -10,7 +10,7 @@ import msgspec
 
 from gapd import durable
 from gapd.errors import ConfigError, InputError
-from gapd.live.keeper import Memory
+from gapd.live.memory import Memory
 from gapd.model.robot import Robot
 
 # Rises when what is stored changes its meaning; an older file is then set aside and the robot commissioned anew.

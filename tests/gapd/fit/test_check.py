@@ -131,6 +131,20 @@ def test_gaps_are_also_given_in_commissioned_floors() -> None:
     assert (bare.floors_before, bare.commissioned) == (bare.gap_before, False)
 
 
+def test_a_channel_without_a_floor_counts_in_what_it_is_left_with() -> None:
+    """It neither lifts a candidate over the floor nor hides that it gets worse."""
+    current, candidate = paired(1, 1.0)
+    current[:, 0], candidate[:, 0] = 16.0 * current[:, 0], 9.0 * candidate[:, 0]
+    floor = np.array([np.nan, 1.0, 1.0])
+    result = check(current, candidate, floor, 0.01)
+    left = float(np.sqrt(np.mean(candidate[:, 0])))
+    known = check(current, candidate, np.array([left, 1.0, 1.0]), 0.01)
+    assert result.floors_after == pytest.approx(known.floors_after)
+    assert result.verdict == known.verdict == "accepted"
+    worse = check(candidate, current, floor, 0.01)
+    assert worse.verdict == "rejected"
+
+
 def test_improvement_of_less_than_five_percent_is_rejected() -> None:
     current, _ = paired(1, 1.0)
     result = check(current, current * 0.96, None, 0.01)

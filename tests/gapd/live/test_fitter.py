@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gapd.errors import InputError
 from gapd.fit.cycle import Report, Standing, prepare, run
 from gapd.live import fitter as module
+from gapd.live.events import Job
 from gapd.live.fitter import NICE, Failed, Fitter
-from gapd.live.keeper import Job
 from gapd.model.robot import Robot
 
 
@@ -43,9 +42,7 @@ def test_the_report_is_that_of_the_cycle(tiny: Robot, fitter: Fitter, job: Job) 
     assert fitter.cpu_s > 0
 
 
-@pytest.mark.parametrize(
-    "error", [FloatingPointError("overflow"), InputError("no windows; record more"), MemoryError()]
-)
+@pytest.mark.parametrize("error", [FloatingPointError("overflow"), MemoryError()])
 def test_what_a_fit_raises_is_no_end(
     fitter: Fitter, job: Job, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:

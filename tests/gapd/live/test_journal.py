@@ -13,7 +13,7 @@ from live_robot import decisions
 from gapd.link import link_events
 from gapd.link.link_events import Event
 from gapd.live import journal
-from gapd.live.keeper import Decided, Drifted, Judged, Monitored, Outdated
+from gapd.live.events import Decided, Drifted, Judged, Monitored, Outdated
 from gapd.live.pipeline import Dropped, Gated, Happening, Pipeline
 from gapd.live.telemetry import open_log
 from gapd.live.trial_period import Return

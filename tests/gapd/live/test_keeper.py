@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from gapd.fit.cycle import run
-from gapd.live.keeper import Decided, Drifted, Event, Judged, Keeper, Memory, Monitored, Outdated
+from gapd.live.events import Decided, Diverged, Drifted, Event, Judged, Monitored, Outdated, Recovered
+from gapd.live.keeper import Keeper, _moved
+from gapd.live.memory import Memory
 from gapd.live.trial_period import Return
 from gapd.live_config import KeeperSettings
 from gapd.measured.windows import Frames, Windows, cut, window_starts
@@ -108,28 +111,92 @@ def test_a_change_is_found_as_one_and_corrected_from_what_came_after(
     np.testing.assert_allclose(tiny.parameters.to_physical(keeper.z), tiny.parameters.nominal * LATER, rtol=0.05)
 
 
-def test_what_no_parameter_explains_is_escalated_once_and_then_the_new_normal(
+def stop(robot: Robot) -> Structure:
+    """A soft stop on one side of joint j."""
+    dof = int(robot.model.joint("j").dofadr[0])
+
+    def bind(sims: Any) -> Any:
+        position, force = sims.bind("qpos"), sims.bind("qfrc_applied")
+
+        def apply() -> None:
+            force[:, dof] = -3.0 * np.maximum(position[:, dof] - 0.2, 0.0)
+
+        return apply
+
+    return bind
+
+
+def test_what_no_parameter_explains_is_escalated_once_and_is_normal_until_it_goes_away(
     tiny: Robot, commissioned: tuple[Keeper, list[Event]], recorded: Any
 ) -> None:
-    def stop(robot: Robot) -> Structure:
-        dof = int(robot.model.joint("j").dofadr[0])
-
-        def bind(sims: Any) -> Any:
-            position, force = sims.bind("qpos"), sims.bind("qfrc_applied")
-
-            def apply() -> None:
-                force[:, dof] = -3.0 * np.maximum(position[:, dof] - 0.2, 0.0)
-
-            return apply
-
-        return bind
-
-    keeper = again(tiny, commissioned[0])
-    frames = recorded(tiny, tiny.parameters.nominal * HIDDEN, 60.0, 5, stop(tiny)).frames
-    made = decisions(lived(keeper, windows_of_frames(tiny, frames, 30.0)))
+    keeper, hidden = again(tiny, commissioned[0]), tiny.parameters.nominal * HIDDEN
+    healthy = keeper.memory.baseline
+    made = decisions(lived(keeper, windows_of_frames(tiny, recorded(tiny, hidden, 60.0, 5, stop(tiny)).frames, 30.0)))
     assert [d.report.decision.action for d in made] == ["escalate"]
     assert made[0].report.identification.findings[0].joint == "j"
     assert keeper.state == "watching"
+    assert keeper.memory.earlier == healthy != keeper.memory.baseline
+    keeper = again(tiny, keeper)
+    events = lived(keeper, windows_of_frames(tiny, recorded(tiny, hidden, 70.0, 6).frames, 100.0))
+    assert [type(e) for e in events if not isinstance(e, Monitored)] == [Recovered]
+    assert keeper.memory.baseline == healthy
+    assert keeper.memory.earlier is None
+
+
+def test_a_robot_that_cannot_be_replayed_is_escalated_and_not_fitted(
+    tiny: Robot, commissioned: tuple[Keeper, list[Event]], scenes: list[list[Windows]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = again(tiny, commissioned[0])
+    replayed = keeper._squared
+    monkeypatch.setattr(keeper, "_squared", lambda *of: np.full_like(replayed(*of), np.inf))
+    events = lived(keeper, scenes[1])
+    told = [e for e in events if isinstance(e, Diverged)]
+    assert not decisions(events)
+    assert len(told) >= 2  # again, as often as a fit
+    assert told[0].diverged == told[0].windows
+    assert told[0].reason == (
+        f"the replay with the present values diverges in {told[0].windows} of {told[0].windows} windows"
+    )
+
+
+def test_a_few_windows_that_cannot_be_replayed_are_left_out_of_the_fit(
+    tiny: Robot, scenes: list[list[Windows]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper(tiny, SETTINGS)
+    replayed, lost = keeper._squared, scenes[0][3].start_s[0]
+
+    def squared(windows: Windows, z: Array) -> Array:
+        return np.full_like(replayed(windows, z), np.inf) if windows.start_s[0] == lost else replayed(windows, z)
+
+    monkeypatch.setattr(keeper, "_squared", squared)
+    for window in scenes[0]:
+        keeper.add(window)
+        if keeper.job is not None:
+            break
+    assert keeper.job is not None
+    assert lost not in keeper.job.prepared.windows.start_s
+    assert scenes[0][2].start_s[0] in keeper.job.prepared.windows.start_s
+
+
+def test_a_channel_that_did_not_move_gets_its_floor_when_it_does(
+    tiny: Robot, commissioned: tuple[Keeper, list[Event]], scenes: list[list[Windows]]
+) -> None:
+    still = msgspec.structs.replace(commissioned[0].memory, floor=(np.nan, *commissioned[0].memory.floor[1:]))
+    keeper = Keeper(tiny, SETTINGS, still)
+    made = decisions(lived(keeper, scenes[2]))
+    assert [d.report.decision.action for d in made] == ["correct"]
+    assert not made[0].commissioned
+    assert keeper.memory.floor[0] == pytest.approx(1.0, abs=0.15)
+    assert keeper.memory.floor[1:] == still.floor[1:]
+
+
+def test_a_channel_at_rest_sets_no_floor(tiny: Robot, scenes: list[list[Windows]]) -> None:
+    rest = [Windows(**{**vars(w), "measured": w.measured.copy()}) for w in scenes[0]]
+    rng = np.random.default_rng(0)
+    for window in rest:  # a second sensor, of something that stands still
+        window.measured[:, :, -1] = tiny.layout.noise[-1] * rng.normal(size=window.measured.shape[:2])
+    assert _moved(Windows.concatenate(scenes[0]), tiny.layout.noise).all()
+    assert not _moved(Windows.concatenate(rest), tiny.layout.noise)[-1]
 
 
 def test_two_lives_are_the_same_to_the_bit_and_a_fit_that_takes_its_time_changes_nothing(

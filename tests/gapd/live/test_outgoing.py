@@ -9,7 +9,7 @@ import pytest
 
 from gapd.fit.cycle import Standing, prepare, run
 from gapd.live import outgoing
-from gapd.live.keeper import Decided, Job, Judged
+from gapd.live.events import Decided, Job, Judged
 from gapd.live.trial_period import Return
 from gapd.messages.link import ENCODER, MAX_ACTIVE, MAX_BYTES
 from gapd.model.robot import Robot

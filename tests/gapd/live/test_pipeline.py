@@ -14,7 +14,7 @@ from live_robot import CHANGE, FRICTION, decisions, told
 
 from gapd.keys import write_keys
 from gapd.live import outgoing
-from gapd.live.keeper import Decided, Drifted
+from gapd.live.events import Decided, Drifted
 from gapd.live.pipeline import EVIDENCE_S, Gated, Happening, Pipeline
 from gapd.measured.evidence import pack, unpack
 from gapd.messages.frames import Frame

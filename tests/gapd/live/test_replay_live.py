@@ -15,7 +15,7 @@ from live_robot import KEEPER
 
 from gapd.errors import InputError
 from gapd.live import replay_live
-from gapd.live.keeper import Memory
+from gapd.live.memory import Memory
 from gapd.live.recorder import Recorder
 from gapd.live.replay_live import ReplayLive
 from gapd.measured import frame_rows

@@ -16,7 +16,7 @@ import pytest
 
 from gapd.errors import ConfigError, InputError
 from gapd.fit.check import ErrorBudget
-from gapd.live.keeper import Memory
+from gapd.live.memory import Memory
 from gapd.live.monitor import Baseline
 from gapd.live.state_folder import KEPT, StateFolder
 from gapd.model.robot import Robot
