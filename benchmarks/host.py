@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,6 +180,9 @@ def row(folder: Path, names: list[str], space: ParameterSet, case: Case, seconds
     ]  # fmt: skip
 
 
+COLUMNS = (
+    "load", "acknowledged per s", "p50 ms", "p99 ms", "worst ms", "host's share of a core", "host's memory MB",
+)  # fmt: skip
 CASES = (
     Case("100 robots, each a correction per second", 100, 8, 1.0),
     Case("100 robots, one in flight each", 100, 1),
@@ -209,43 +212,49 @@ def feed_us(state: Path) -> tuple[float, float]:
     return 1e6 * float(np.median(idle)), 1e6 * float(np.median(written))
 
 
+def prepare(folder: Path, robots: int) -> list[str]:
+    """A host's state with so many robots enrolled; their names."""
+    state = folder / "state"
+    host_keys(state)
+    (folder / "host.pub").write_bytes((state / "host.pub").read_bytes())
+    names = [f"r{n}" for n in range(robots)]
+    for robot in names:
+        write_keys(folder, robot)
+        enrol(state, robot, MODEL, folder / f"{robot}.pub")
+    return names
+
+
+def measure(folder: Path, cases: Sequence[Case], seconds: float) -> tuple[list[list[str]], list[str]]:
+    """Rows of the table, and the notes below it."""
+    state, space = folder / "state", open_robot(MODEL).parameters
+    names = prepare(folder, max(case.robots for case in cases))
+    with host(state, f"tcp://127.0.0.1:{cases[0].port}", TOGETHER) as (starts_s, _):
+        pass
+    rows = [row(folder, names, space, case, seconds) for case in cases]
+    idle, written = feed_us(state)
+    size_mb = (state / "host.sqlite").stat().st_size / 2**20
+    return rows, [
+        (
+            f"Corrections of {len(space)} parameters with their covariance, over loopback and CURVE, each "
+            "committed with `synchronous=FULL` before it is acknowledged; a log line for each. Robots share the "
+            "machine: one process plays all of them."
+        ),
+        f"Start to ready with {len(names)} robots enrolled: {starts_s:.2f} s. State at the end: {size_mb:.0f} MB.",
+        (
+            f"`ParameterFeed.apply` between two steps: {idle:.0f} µs without news, {written:.0f} µs when it writes "
+            "(arm7, with `mj_setConst`)."
+        ),
+    ]
+
+
 def main() -> None:
     """Measure and write docs/results/host.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each row")
     seconds = parser.parse_args().seconds
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        state, space = folder / "state", open_robot(MODEL).parameters
-        host_keys(state)
-        (folder / "host.pub").write_bytes((state / "host.pub").read_bytes())
-        names = [f"r{n}" for n in range(100)]
-        for robot in names:
-            write_keys(folder, robot)
-            enrol(state, robot, MODEL, folder / f"{robot}.pub")
-        with host(state, "tcp://127.0.0.1:5597", TOGETHER) as (starts_s, _):
-            pass
-        rows = [row(folder, names, space, case, seconds) for case in CASES]
-        idle, written = feed_us(state)
-        size_mb = (state / "host.sqlite").stat().st_size / 2**20
-    write_table(
-        "host",
-        "The simulation host under load",
-        ["load", "acknowledged per s", "p50 ms", "p99 ms", "worst ms", "host's share of a core", "host's memory MB"],
-        rows,
-        [
-            (
-                f"Corrections of {len(space)} parameters with their covariance, over loopback and CURVE, each "
-                "committed with `synchronous=FULL` before it is acknowledged; a log line for each. Robots share the "
-                "machine: one process plays all of them."
-            ),
-            f"Start to ready with 100 robots enrolled: {starts_s:.2f} s. State at the end: {size_mb:.0f} MB.",
-            (
-                f"`ParameterFeed.apply` between two steps: {idle:.0f} µs without news, {written:.0f} µs when it writes "
-                "(arm7, with `mj_setConst`)."
-            ),
-        ],
-    )
+        rows, notes = measure(Path(name), CASES, seconds)
+    write_table("host", "The simulation host under load", list(COLUMNS), rows, notes)
 
 
 if __name__ == "__main__":
