@@ -30,7 +30,8 @@ from gapd.link.link_events import (
     Refused,
     Rejected,
 )
-from gapd.link.outbox import Outbox, Stored
+from gapd.link.outbox import Outbox
+from gapd.link.outbox_rows import Stored
 from gapd.live_config import Link
 from gapd.messages import link as wire
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gapd.link.outbox import Stored
+from gapd.link.outbox_rows import Stored
 from gapd.messages import link as wire
 
 

@@ -1,7 +1,7 @@
 """What the host has not acknowledged yet, on disk: stored before `put` returns, deleted only on acknowledgement.
 
-One SQLite table. Row 0 is the head (id of the outbox, last sequence given), rows above 0 wait, and a row whose
-checksum fails moves to its negative number: kept for whoever looks, never sent.
+What its rows are is in `outbox_rows`. A row whose checksum fails moves to its negative number: kept for whoever looks,
+never sent.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import secrets
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from hashlib import blake2b
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -21,11 +20,22 @@ from typing import Self, TypeVar
 import msgspec
 
 from gapd.errors import ConfigError, GapdError
+from gapd.link.outbox_rows import (
+    TABLE,
+    WAITING,
+    DamagedError,
+    Head,
+    Stored,
+    insert,
+    read_head,
+    verified,
+    whole,
+    write_head,
+)
 from gapd.messages import link as wire
 
 T = TypeVar("T")
 Log = Callable[[str], None]
-Stored = wire.Correction | wire.Escalation | wire.Verdict
 
 SMALLEST_BYTES = 2**18
 PAGE_BYTES = 4096
@@ -49,8 +59,6 @@ PRAGMA synchronous = FULL;
 PRAGMA wal_autocheckpoint = {WAL_PAGES};
 PRAGMA journal_size_limit = {WAL_PAGES * PAGE_BYTES};
 """
-TABLE = "CREATE TABLE message (sequence INTEGER PRIMARY KEY, body BLOB NOT NULL, checksum BLOB NOT NULL)"
-WAITING = "SELECT sequence, body, checksum FROM message WHERE sequence > ? ORDER BY sequence LIMIT ?"
 
 
 class OutboxError(GapdError):
@@ -59,15 +67,6 @@ class OutboxError(GapdError):
 
 class OutboxFullError(OutboxError):
     """No room for another message; those that wait are untouched."""
-
-
-class _Head(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    id: str
-    last: int
-
-
-class _DamagedError(Exception):
-    """The file is readable, but not an outbox."""
 
 
 class Outbox:
@@ -124,8 +123,8 @@ class Outbox:
             if len(body) > wire.MAX_BYTES - ENVELOPE_BYTES:
                 raise OutboxError(f"a message of {len(body)} bytes cannot be sent; it must stay below {wire.MAX_BYTES}")
             with _transaction(db):
-                _insert(db, sequence, body)
-                _write_head(db, _Head(self.id, sequence))
+                insert(db, sequence, body)
+                write_head(db, Head(self.id, sequence))
             self.last, self._waiting = sequence, self._waiting + 1
             return sequence
 
@@ -150,8 +149,8 @@ class Outbox:
 
     def renew(self) -> None:
         """Take a new id: the host has acknowledged more than was ever put here, as after a restored backup."""
-        head = _Head(secrets.token_hex(16), self.last)
-        self._run(lambda db: _write_head(db, head))
+        head = Head(secrets.token_hex(16), self.last)
+        self._run(lambda db: write_head(db, head))
         self.id = head.id
 
     def _read(self, db: sqlite3.Connection, limit: int, after: int) -> list[tuple[int, Stored]]:
@@ -159,7 +158,7 @@ class Outbox:
         while len(found) < limit:
             rows = db.execute(WAITING, (after, limit - len(found))).fetchall()
             for row in rows:
-                message = _verified(*row)
+                message = verified(*row)
                 if message is None:
                     self._move_aside(db, row[0])
                 else:
@@ -204,7 +203,7 @@ class Outbox:
             raise OutboxError(f"outbox {self.path} is closed; open it again")
         try:
             return self._connect()
-        except (sqlite3.Error, _DamagedError) as error:
+        except (sqlite3.Error, DamagedError) as error:
             self._disconnect()
             if isinstance(error, sqlite3.Error) and not self._is_damage(error):
                 raise OutboxError(f"outbox {self.path}: {error}; check the disk and its permissions") from None
@@ -217,7 +216,7 @@ class Outbox:
     def _connect(self) -> sqlite3.Connection:
         exists = self.path.exists()
         if exists and self.path.stat().st_size == 0:
-            raise _DamagedError("it is empty")
+            raise DamagedError("it is empty")
         wal = _beside(self.path, "-wal")
         crashed = wal.exists() and wal.stat().st_size > 0
         self._db = db = sqlite3.connect(self.path, timeout=0, isolation_level=None)
@@ -231,21 +230,21 @@ class Outbox:
         return db
 
     def _create(self, db: sqlite3.Connection) -> None:
-        head = _Head(secrets.token_hex(16), 0)
+        head = Head(secrets.token_hex(16), 0)
         with _transaction(db):
             db.execute(TABLE)
-            _insert(db, 0, msgspec.msgpack.encode(head))
+            insert(db, 0, msgspec.msgpack.encode(head))
         self.id, self.last, self.corrupt, self._waiting = head.id, 0, 0, 0
 
     def _resume(self, db: sqlite3.Connection, *, crashed: bool) -> None:
         fault = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if fault != b"ok":
-            raise _DamagedError(fault.decode(errors="replace").splitlines()[-1])
-        head = _read_head(db)
+            raise DamagedError(fault.decode(errors="replace").splitlines()[-1])
+        head = read_head(db)
         if crashed:
-            head = _Head(head.id, head.last + SKIP)
+            head = Head(head.id, head.last + SKIP)
             with suppress(sqlite3.OperationalError):  # a full disk: put will say so
-                _write_head(db, head)
+                write_head(db, head)
         self.id, self.last = head.id, head.last
         count = "SELECT count(*) FROM message WHERE sequence"
         self._waiting = db.execute(f"{count} > 0").fetchone()[0]
@@ -262,7 +261,7 @@ class Outbox:
 
     def _start_over(self, fault: str) -> sqlite3.Connection:
         """Rename the damaged file, begin a new outbox, and put what is still whole of the old one into it."""
-        kept = _whole(self.path)
+        kept = whole(self.path)
         number = 1
         while _beside(self.path, f".damaged-{number}").exists():
             number += 1
@@ -272,7 +271,7 @@ class Outbox:
                 _beside(self.path, suffix).rename(_beside(aside, suffix))
         try:
             db = self._connect()
-        except (sqlite3.Error, _DamagedError) as error:
+        except (sqlite3.Error, DamagedError) as error:
             self._disconnect()
             raise OutboxError(f"outbox {self.path}: is damaged ({fault}) and cannot begin anew: {error}") from None
         for message in kept:
@@ -327,54 +326,3 @@ def _beside(path: Path, suffix: str) -> Path:
 def _code(error: sqlite3.Error) -> int:
     """SQLite's error code without its extension; 0 if the error is not from there."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def _checksum(sequence: int, body: bytes) -> bytes:
-    return blake2b(sequence.to_bytes(8, "big") + body, digest_size=16).digest()
-
-
-def _insert(db: sqlite3.Connection, sequence: int, body: bytes) -> None:
-    db.execute("INSERT INTO message VALUES (?, ?, ?)", (sequence, body, _checksum(sequence, body)))
-
-
-def _write_head(db: sqlite3.Connection, head: _Head) -> None:
-    body = msgspec.msgpack.encode(head)
-    db.execute("UPDATE message SET body = ?, checksum = ? WHERE sequence = 0", (body, _checksum(0, body)))
-
-
-def _read_head(db: sqlite3.Connection) -> _Head:
-    row = db.execute("SELECT body, checksum FROM message WHERE sequence = 0").fetchone()
-    if row is None or not _is_whole(0, *row):
-        raise _DamagedError("its head is not whole")
-    return msgspec.msgpack.decode(row[0], type=_Head)
-
-
-def _is_whole(sequence: object, body: object, checksum: object) -> bool:
-    return isinstance(sequence, int) and isinstance(body, bytes) and checksum == _checksum(abs(sequence), body)
-
-
-def _verified(sequence: object, body: object, checksum: object) -> Stored | None:
-    """The message in a row, None if it is not what was put there."""
-    if not _is_whole(sequence, body, checksum):
-        return None
-    try:
-        message = wire.FROM_ROBOT.decode(body)  # type: ignore[arg-type]
-    except msgspec.MsgspecError:
-        return None
-    return message if isinstance(message, Stored) else None
-
-
-def _whole(path: Path) -> list[Stored]:
-    """What can still be read of a damaged file, in order."""
-    found: dict[int, Stored] = {}
-    with suppress(sqlite3.Error), closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as db:
-        db.text_factory = bytes
-        for (sequence,) in db.execute("SELECT sequence FROM message WHERE sequence > 0 LIMIT 1000000"):
-            with suppress(sqlite3.Error):
-                row = db.execute(
-                    "SELECT sequence, body, checksum FROM message WHERE sequence = ?", (sequence,)
-                ).fetchone()
-                message = _verified(*row) if row else None
-                if message is not None:
-                    found[sequence] = message
-    return [found[sequence] for sequence in sorted(found)]

@@ -19,7 +19,8 @@ from gapd.link.link_events import (
     Refused,
     Rejected,
 )
-from gapd.link.outbox import OutboxError, Stored
+from gapd.link.outbox import OutboxError
+from gapd.link.outbox_rows import Stored
 from gapd.live import journal, outgoing
 from gapd.live.edges import Edges
 from gapd.live.events import Decided, Diverged, Judged

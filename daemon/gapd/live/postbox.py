@@ -6,7 +6,8 @@ from collections import deque
 
 import msgspec
 
-from gapd.link.outbox import Outbox, Stored
+from gapd.link.outbox import Outbox
+from gapd.link.outbox_rows import Stored
 from gapd.messages.link import Correction, Escalation, Verdict
 
 # Of those that a full disk keeps out. Corrections hold all values, so that the newest ones are what counts.
