@@ -7,9 +7,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -18,14 +19,41 @@ from gapd.errors import ConfigError, GapdError, printable
 # All that takes time to import is imported in the commands, when main has already seen to Ctrl-C.
 if TYPE_CHECKING:
     from gapd.gap_model.learned import Learned
+    from gapd.live.replay_live import ReplayLive
     from gapd.model.robot import Robot
 
+T = TypeVar("T", bound=Callable[..., object])
 CONFIG = click.option(
     "--config", "config", type=click.Path(path_type=Path), required=True, help="robot.toml of the robot."
 )
 
 
+def versions(program: str) -> str:
+    """One line: a program's version, and those of the packages that decide about results."""
+    import mujoco
+    import numpy as np
+    import onnxruntime as ort
+
+    from gapd import __version__
+
+    packages = f"mujoco {mujoco.__version__}, onnxruntime {ort.__version__}, numpy {np.__version__}"
+    return f"{program} {__version__}, {packages}"
+
+
+def version_option(program: str) -> Callable[[T], T]:
+    """The option --version of a program's command line."""
+
+    def show(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+        if asked and not ctx.resilient_parsing:
+            click.echo(versions(program))
+            ctx.exit()
+
+    told = "Print the versions that decide about results."
+    return click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=show, help=told)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@version_option("gapd")
 def cli() -> None:
     """Keep a robot's simulator true to the robot."""
 
@@ -34,16 +62,22 @@ def cli() -> None:
 @CONFIG
 @click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Write a picture (.png, .pdf, .svg).")
 @click.option(
-    "--write-model", "model", type=click.Path(path_type=Path), help="Write the MJCF with the corrections in it (.xml)."
+    "--picture", type=click.Path(path_type=Path), help="Write a picture (.png, .pdf, .svg). For CSV logs only."
+)
+@click.option(
+    "--write-model",
+    "model",
+    type=click.Path(path_type=Path),
+    help="Write the MJCF (.xml): with the corrections of CSV logs if there are any, or with the values at the end of "
+    "recordings.",
 )
 @click.option(
     "--set",
     "values",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Present value of a parameter, if not nominal.",
+    help="Present value of a parameter, if not nominal. For CSV logs only.",
 )
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads for rollouts.")
 def replay(
@@ -55,12 +89,13 @@ def replay(
     values: tuple[str, ...],
     threads: int,
 ) -> None:
-    """Run the whole cycle on recordings (CSV): gates, fit, structure, check, decision.
+    """Run the whole cycle on CSV logs: gates, fit, structure, check, decision.
 
     Recordings of `gapd record` and `gapd run --record` (.mcap) go through the live loop instead, in the order given.
     """
     if any(_is_recording(log) for log in logs):
-        _replay_live(config, logs, as_json=as_json, others=any((picture, model, values)))
+        _require_recordings(logs, picture, values)
+        _replay_live(config, logs, model, threads, as_json=as_json)
         return
     import numpy as np
 
@@ -170,15 +205,7 @@ def status(config: Path, as_json: bool) -> None:
 @cli.command()
 def version() -> None:
     """Print the versions that decide about results."""
-    import mujoco
-    import numpy as np
-    import onnxruntime as ort
-
-    from gapd import __version__
-
-    click.echo(
-        f"gapd {__version__}, mujoco {mujoco.__version__}, onnxruntime {ort.__version__}, numpy {np.__version__}"
-    )
+    click.echo(versions("gapd"))
 
 
 def _is_recording(path: Path) -> bool:
@@ -186,24 +213,44 @@ def _is_recording(path: Path) -> bool:
     return path.name.endswith((".mcap", ".mcap.part"))
 
 
-def _replay_live(config: Path, recordings: tuple[Path, ...], *, as_json: bool, others: bool) -> None:
+def _require_recordings(logs: tuple[Path, ...], picture: Path | None, values: tuple[str, ...]) -> None:
+    """ConfigError where logs or options that are for CSV stand beside recordings."""
+    log = next((log for log in logs if not _is_recording(log)), None)
+    if log is not None:
+        raise ConfigError(f"{log}: recordings (.mcap) take no CSV logs beside them; replay one kind at a time")
+    given = f"--picture {picture}" if picture is not None else f"--set {values[0]}" if values else ""
+    if given:
+        raise ConfigError(f"{given}: is for CSV logs only; leave it out for recordings (.mcap)")
+
+
+def _replay_live(
+    config: Path, recordings: tuple[Path, ...], model: Path | None, threads: int, *, as_json: bool
+) -> None:
+    from gapd.fit.corrected_model import require_writable, write_model
+    from gapd.live import replay_live
+    from gapd.model.robot import open_robot
+
+    robot = open_robot(config)
+    if model is not None:
+        require_writable(robot, model)  # now, not after a long replay
+    replay = replay_live.ReplayLive(robot, _learned(robot), threads)
+    for recording in recordings:
+        replay.add(recording)
+    click.echo(json.dumps(replay_live.plain(replay.lines, robot), indent=2) if as_json else _live_text(replay))
+    if model is not None:
+        write_model(robot, robot.parameters.to_physical(replay.z), model)
+
+
+def _live_text(replay: ReplayLive) -> str:
+    """Decisions, the status at the end, and what that end has cut off."""
     import msgspec
 
     from gapd.live import replay_live
     from gapd.live.status_text import status_text
-    from gapd.model.robot import open_robot
 
-    if others or not all(map(_is_recording, recordings)):
-        raise ConfigError("recordings (.mcap) take no CSV logs beside them and no option but --json; leave those out")
-    robot = open_robot(config)
-    replay = replay_live.ReplayLive(robot, _learned(robot))
-    for recording in recordings:
-        replay.add(recording)
-    if as_json:
-        click.echo(json.dumps(replay_live.plain(replay.lines, robot), indent=2))
-        return
     told = msgspec.json.decode(msgspec.json.encode(replay.status()))
-    click.echo(replay_live.text(replay.lines) + "\n\n" + status_text(told))
+    parts = replay_live.text(replay.lines), status_text(told), replay.ending()
+    return "\n\n".join(filter(None, parts))
 
 
 def _say(word: str, rest: str) -> None:

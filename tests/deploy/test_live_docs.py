@@ -11,6 +11,8 @@ import pytest
 from gapd.live_config import KeeperSettings, Link, Live, RemoteStream, Stream, ZmqFrames
 
 ROOT = Path(__file__).parents[2]
+# A log line of an event, in daemon and host.
+CANONICAL = r'canonical\(\s*(?:[\w.]+\.)?_?log,\s*"(\w+)"'
 DOCS = (ROOT / "docs" / "live.md").read_text()
 TABLES: dict[str, type[msgspec.Struct]] = {
     "live": Live, "live.frames": ZmqFrames, "live.link": Link, "live.stream": Stream,
@@ -50,13 +52,13 @@ def events(pattern: str, *folders: str) -> set[str]:
 
 
 def test_every_event_of_the_daemon_is_there() -> None:
-    written = events(r'canonical\(\s*(?:[\w.]+\.)?log,\s*"(\w+)"', "daemon/gapd")
+    written = events(CANONICAL, "daemon/gapd", "daemon/gapd/live")
     assert {"decision", "link_down", "ready", "source_silent"} <= written
     assert {name for name in written if f"`{name}`" not in DOCS} == set()
 
 
 def test_every_event_of_the_host_is_there() -> None:
-    written = events(r'_log\.(?:info|warning|error)\(\s*"(\w+)"', "trainer/gaptrain/host")
+    written = events(CANONICAL, "trainer/gaptrain/host")
     assert {"ready", "correction", "recalibrated"} <= written
     assert {name for name in written if f"`{name}`" not in DOCS} == set()
 

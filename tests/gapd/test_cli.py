@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 
 from gapd import __version__
+from gapd.live.recorder import Recorder
+from gapd.messages.frames import Frame
+from gapd.model.mjcf import load_model
 from gapd.model.robot import Robot
 from gapd.sources.log_files import write_csv
 
@@ -83,6 +86,64 @@ def test_replay_from_the_present_values_holds(gapd: Any, config: Path, log: Path
     assert [p["before"] for p in values["parameters"]] == pytest.approx(tiny.parameters.nominal * TRUTH)
 
 
+@pytest.fixture(scope="module")
+def recording(commissioning: list[Frame], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("recordings"), commissioning)
+
+
+def record(folder: Path, frames: list[Frame]) -> Path:
+    """A recording of frames that arrive when they are sent."""
+    recorder = Recorder(folder, "tiny")
+    for frame in frames:
+        recorder.frame(frame, frame.timestamp)
+    recorder.close()
+    return recorder.finished[-1]
+
+
+@pytest.mark.parametrize("more", [[], ["--threads", "2"]])
+def test_the_model_at_the_end_of_a_recording(
+    gapd: Any, config: Path, recording: Path, tiny: Robot, tmp_path: Path, more: list[str]
+) -> None:
+    path = tmp_path / "corrected.xml"
+    done = gapd("replay", "--config", config, "--json", "--write-model", path, *more, recording)
+    assert (done.returncode, done.stderr) == (0, "")
+    (decision,) = json.loads(done.stdout)
+    assert decision["what"] == "correct"
+    written = load_model(path)
+    assert written.dof_damping[0] == pytest.approx(decision["values"]["joint/j/damping"], rel=1e-5)
+    assert written.dof_damping[0] == pytest.approx(0.1, rel=0.1)
+    assert written.actuator_gainprm[0, 0] == pytest.approx(decision["values"]["actuator/servo/kp"], rel=1e-5)
+
+
+def test_a_recording_that_ends_too_soon_says_so_last(
+    gapd: Any, config: Path, commissioning: list[Frame], recording: Path, tmp_path: Path
+) -> None:
+    short = gapd("replay", "--config", config, record(tmp_path, commissioning[:1000]))
+    assert (short.returncode, short.stderr) == (0, "")
+    lines = short.stdout.splitlines()
+    assert lines[0] == "level     OK"
+    assert re.fullmatch(r"the recording ends before the robot is commissioned: about \d+ s of .*", lines[-1])
+    whole = gapd("replay", "--config", config, recording)
+    assert "the recording ends" not in whole.stdout
+    assert whole.stdout.splitlines()[-1].startswith("joint/j/armature")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--picture", "gap.png"], "--picture gap.png: is for CSV logs only; leave it out for recordings (.mcap)"),
+        (["--set", "a=1"], "--set a=1: is for CSV logs only; leave it out for recordings (.mcap)"),
+        (["log.csv"], "log.csv: recordings (.mcap) take no CSV logs beside them; replay one kind at a time"),
+        (["--write-model", "a.txt"], "model a.txt: does not end in .xml; name such a file"),
+    ],
+)
+def test_what_does_not_go_with_recordings_is_refused(
+    gapd: Any, config: Path, recording: Path, arguments: list[str], told: str
+) -> None:
+    done = gapd("replay", "--config", config, recording, *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gapd: {told}\n")
+
+
 def test_check_says_what_is_there(gapd: Any, config: Path, tmp_path: Path) -> None:
     done = gapd("check", "--config", config)
     assert (done.returncode, done.stderr) == (0, "")
@@ -104,8 +165,9 @@ def test_check_of_a_robot_with_a_bundle(gapd: Any) -> None:
     assert done.stdout.endswith("ok\n")
 
 
-def test_version_names_what_decides_about_results(gapd: Any) -> None:
-    done = gapd("version")
+@pytest.mark.parametrize("how", ["version", "--version"])
+def test_version_names_what_decides_about_results(gapd: Any, how: str) -> None:
+    done = gapd(how)
     assert done.returncode == 0
     assert re.fullmatch(r"gapd \S+, mujoco 4\.\S+, onnxruntime \S+, numpy \S+\n", done.stdout)
     assert done.stdout.startswith(f"gapd {__version__},")
@@ -143,7 +205,7 @@ def run_python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
 GAPD = Path(sys.executable).with_name("gapd")
 
 
-@pytest.mark.parametrize("command", [["version"], ["--help"], ["check", "--config", "{}"]])
+@pytest.mark.parametrize("command", [["version"], ["--version"], ["--help"], ["check", "--config", "{}"]])
 def test_output_that_cannot_be_written_is_one_line(config: Path, command: list[str]) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(

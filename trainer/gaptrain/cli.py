@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-import gapd
+from gapd.cli import version_option
 from gapd.errors import GapdError
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -29,7 +30,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(gapd.__version__, "--version")
+@version_option("gaptrain")
 def main() -> None:
     """Train gap models and calibrate simulators."""
 
@@ -114,6 +115,20 @@ def versions_command(state: Path, robot: str) -> None:
     from gaptrain.host.enrolment import versions_text
 
     click.echo(versions_text(state, robot))
+
+
+@main.command("jobs")
+@_STATE
+@click.argument("robot", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def jobs_command(state: Path, robot: str | None, as_json: bool) -> None:
+    """List what robots have escalated and what became of it, oldest first; of ROBOT, or of all."""
+    import msgspec
+
+    from gaptrain.host import job_list
+
+    found = job_list.entries(state, robot)
+    click.echo(json.dumps(msgspec.to_builtins(found), indent=2) if as_json else job_list.text(found))
 
 
 @main.command("recalibrate")

@@ -22,7 +22,7 @@ from gapd.live.events import Decided, Diverged, Drifted, Event, Job, Judged, Mon
 from gapd.live.memory import Memory
 from gapd.live.monitor import Baseline, Drift, DriftTest
 from gapd.live.recovery import Recovery
-from gapd.live.trial_period import TrialPeriod
+from gapd.live.trial_period import DIVERGED, TrialPeriod
 from gapd.live_config import KeeperSettings
 from gapd.measured.windows import Windows
 from gapd.model.robot import Robot
@@ -84,6 +84,12 @@ class Keeper:
     def waiting(self) -> int:
         """Windows that wait for the end of a fit."""
         return len(self._waiting)
+
+    def missing_s(self, now_s: float) -> float:
+        """Seconds of usable windows until the next fit, at most, if there is reason for one."""
+        windows = self._needed - sum(replayed for _, replayed in self._recent)
+        pause_s = self._fits_s[-1] + self.settings.min_interval_s - now_s if self._fits_s else 0.0
+        return max(windows * self.robot.config.timing.window_s, pause_s, 0.0)
 
     def add(self, window: Windows) -> list[Event]:
         """Take in one ok window; while a fit is being made it waits."""
@@ -195,7 +201,8 @@ class Keeper:
         if offer is None:
             return []
         offer.windows.append(window)
-        offer.gaps.append((squared, self._squared(window, offer.z)[0]))
+        # Present values with which the replay diverges are as bad as can be.
+        offer.gaps.append((np.where(np.isposinf(squared), DIVERGED, squared), self._squared(window, offer.z)[0]))
         starts = np.array([w.start_s[0] for w in offer.windows])
         block = blocks_of(starts, np.zeros(len(starts), np.intp), BLOCK_S)
         if len(starts) < 2 * MIN_WINDOWS or len(np.unique(block)) < 2 * MIN_BLOCKS:

@@ -6,6 +6,7 @@ that, the robot is commissioned anew and each fit takes no time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from gapd.errors import InputError
 from gapd.fit.cycle import run
@@ -28,6 +30,8 @@ from gapd.live.status import Level, Status
 from gapd.live.trial_period import Return
 from gapd.messages.frames import Frame
 from gapd.model.robot import Robot
+
+Array = NDArray[np.float64]
 
 
 class Noted(msgspec.Struct):
@@ -52,9 +56,9 @@ class Line:
 class ReplayLive:
     """One robot's recordings, in their order."""
 
-    def __init__(self, robot: Robot, learned: Learned | None) -> None:
+    def __init__(self, robot: Robot, learned: Learned | None, threads: int = 1) -> None:
         """Begin as a robot that was never commissioned."""
-        self.robot, self._learned = robot, learned
+        self.robot, self._learned, self._threads = robot, learned, threads
         self.lines: list[Line] = []
         self._time_s = 0.0
         self._last: Decided | None = None
@@ -92,6 +96,26 @@ class ReplayLive:
             gap_floors=self._floors,
         )  # fmt: skip
 
+    @property
+    def z(self) -> Array:
+        """Scaled values now (P,)."""
+        return self.pipeline.keeper.z
+
+    def ending(self) -> str:
+        """What the end of the last recording has cut off, in one line; empty if nothing."""
+        keeper = self.pipeline.keeper
+        if keeper.job is not None:
+            why = f"the recording ends while a fit was being made ({keeper.job.why})"
+            return f"{why}, whose outcome is not in there; replay it together with what follows"
+        if keeper.state == "watching":
+            return ""
+        during = "before the robot is commissioned"
+        if keeper.state == "gathering":
+            during = "while windows are gathered for a fit"
+        missing_s = math.ceil(keeper.missing_s(self._time_s))
+        missing = f": at most {missing_s} s of usable data are missing" if missing_s else ""
+        return f"the recording ends {during}{missing}; replay it together with what follows, or record more motion"
+
     def _start(self, memory: Memory | None, *, noted: bool) -> None:
         self.pipeline = Pipeline(self.robot, self.robot.config.live.keeper, memory)
         self._noted = noted  # whether the recording tells when fits end
@@ -116,7 +140,8 @@ class ReplayLive:
         """Make the fit that is due, and those that it leads to."""
         while self.pipeline.keeper.job is not None:
             job = self.pipeline.keeper.job
-            self._handle(self.pipeline.finish(run(self.robot, job.prepared, job.standing, self._learned)))
+            report = run(self.robot, job.prepared, job.standing, self._learned, self._threads)
+            self._handle(self.pipeline.finish(report))
             if once:
                 return
 

@@ -159,6 +159,22 @@ def test_a_robot_that_cannot_be_replayed_is_escalated_and_not_fitted(
     )
 
 
+def test_a_candidate_is_taken_by_a_robot_that_cannot_be_replayed(
+    tiny: Robot, commissioned: tuple[Keeper, list[Event]], scenes: list[list[Windows]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, right = again(tiny, commissioned[0]), tiny.parameters.to_scaled(tiny.parameters.nominal * LATER)
+    replayed = keeper._squared
+
+    def squared(windows: Windows, z: Array) -> Array:
+        return replayed(windows, z) if np.array_equal(z, right) else np.full_like(replayed(windows, z), np.inf)
+
+    monkeypatch.setattr(keeper, "_squared", squared)
+    keeper.offer("c1", right)
+    judged = [e for e in lived(keeper, scenes[2][:60]) if isinstance(e, Judged)]
+    assert [j.check.verdict for j in judged] == ["accepted"]
+    np.testing.assert_array_equal(keeper.z, right)
+
+
 def test_a_few_windows_that_cannot_be_replayed_are_left_out_of_the_fit(
     tiny: Robot, scenes: list[list[Windows]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,14 +90,68 @@ def test_a_fit_that_had_not_ended_or_had_failed_decides_nothing(
 ) -> None:
     unfinished = replayed(robot, write([started(robot), *commissioning]))
     assert (unfinished.lines, unfinished.pipeline.keeper.state) == ([], "fitting")
+    assert unfinished.ending().startswith(
+        "the recording ends while a fit was being made (commissioning), whose outcome"
+    )
     failed = replayed(robot, write([started(robot), *commissioning[:2500], ("fit_ended", {"failed": True})]))
     assert (failed.lines, failed.pipeline.keeper.state) == ([], "commissioning")
+
+
+MISSING = re.compile(
+    r"the recording ends (.*): at most (\d+) s of usable data are missing; replay it together with what .*"
+)
+
+
+def until(frames: Sequence[Frame], end_s: float) -> list[Frame]:
+    return [frame for frame in frames if frame.timestamp <= end_s]
+
+
+def missing(replay: ReplayLive) -> tuple[str, int]:
+    """What the end of the recordings has cut off, and the seconds that are missing."""
+    found = MISSING.fullmatch(replay.ending())
+    assert found is not None, replay.ending()
+    return found[1], int(found[2])
+
+
+def test_a_recording_that_is_too_short_says_how_much_is_missing(
+    robot: Robot, write: Write, commissioning: list[Frame]
+) -> None:
+    begin_s = commissioning[0].timestamp
+    short = replayed(robot, write(until(commissioning, begin_s + 5.0)))
+    what, seconds = missing(short)
+    assert what == "before the robot is commissioned"
+    assert 5 <= seconds <= 15
+    enough = replayed(robot, write(until(commissioning, begin_s + 5.0 + seconds + 0.5)))
+    assert ([line.what for line in enough.lines], enough.ending()) == (["correct"], "")
+
+
+def test_a_change_at_the_end_says_how_much_is_missing(robot: Robot, write: Write, story: list[Frame]) -> None:
+    first = write(until(story, 121.0))
+    cut_off = replayed(robot, first)
+    assert [line.what for line in cut_off.lines] == ["correct", "drift"]
+    what, seconds = missing(cut_off)
+    assert what == "while windows are gathered for a fit"
+    cut_off.add(write([frame for frame in until(story, 121.0 + seconds + 1.0) if frame.timestamp > 121.0]))
+    assert [line.what for line in cut_off.lines][:3] == ["correct", "drift", "correct"]
+
+
+def test_the_time_between_fits_may_be_what_is_missing(
+    make_robot: Any, tiny_toml: str, tmp_path: Path, write: Write, story: list[Frame]
+) -> None:
+    keeper = KEEPER.replace("min_interval_s = 10", "min_interval_s = 40")
+    replay = replayed(make_robot(tmp_path, robot=tiny_toml + keeper), write(until(story, 131.0)))
+    assert [line.what for line in replay.lines] == ["correct", "drift"]
+    wanted_s = replay.lines[0].time_s + 40.0 - 131.0
+    assert missing(replay)[1] == pytest.approx(wanted_s, abs=1.0)
 
 
 def test_values_of_the_host_count(robot: Robot, write: Write, commissioning: list[Frame]) -> None:
     z = robot.parameters.to_scaled(robot.parameters.nominal * 1.1)
     replay = replayed(robot, write([started(robot), *commissioning[:100], ("adopted", {"z": tuple(z.tolist())})]))
-    np.testing.assert_array_equal(replay.pipeline.keeper.z, z)
+    np.testing.assert_array_equal(replay.z, z)
+    begun = missing(replayed(robot, write([started(robot), *commissioning[:800]])))[1]
+    anew = replayed(robot, write([started(robot), *commissioning[:800], ("adopted", {"z": tuple(z.tolist())})]))
+    assert missing(anew)[1] == pytest.approx(begun + 4.0, abs=1.0)  # what was gathered before counts no more
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,14 @@ def correction(space: ParameterSet, sequence: int, base: int, epoch: int = 1, **
     return link.Correction(**fields | other)
 
 
-def escalation(sequence: int, evidence: str = "", size: int = 0, epoch: int = 1) -> link.Escalation:
-    term = link.Term("j", "load", 0.1, 0.01, "N·m", 0.5)
-    return link.Escalation(epoch, sequence, 1.0, 0, "load friction in j", "look for backlash", (term,), evidence, size)
+TERM = link.Term("j", "load friction", 0.1, 0.01, "N·m", 0.5)
+
+
+def escalation(sequence: int, evidence: str = "", size: int = 0, epoch: int = 1, **other: Any) -> link.Escalation:
+    """A valid escalation that names one term."""
+    says = "load friction in j", "look for backlash", (TERM,)
+    message = link.Escalation(epoch, sequence, 1.0, 0, *says, evidence, size)
+    return msgspec.structs.replace(message, **other)
 
 
 def verdict(sequence: int, candidate: str, base: int, says: str = "accepted", epoch: int = 1) -> link.Verdict:

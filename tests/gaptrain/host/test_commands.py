@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from link_peer import FakeRobot, Host
 
+from gapd import __version__
 from gapd.keys import write_keys
 from gaptrain.cli import main
 
@@ -39,6 +41,13 @@ def _gaptrain(*arguments: str | Path) -> tuple[int, str]:
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     return done.returncode, done.stderr.strip()
+
+
+def test_version_names_what_decides_about_results() -> None:
+    done = CliRunner().invoke(main, ["--version"])
+    assert done.exit_code == 0
+    packages = r"mujoco 4\.\S+, onnxruntime \S+, numpy \S+"
+    assert re.fullmatch(rf"gaptrain {re.escape(__version__)}, {packages}\n", done.output)
 
 
 @pytest.mark.parametrize("what", ["list", "enrol", "revoke", "nothing"])

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from link_peer import FakeRobot, Host, correction, escalation, until, verdict
 
-from gapd.errors import GapdError
+from gapd.errors import GapdError, InputError
 from gapd.measured.evidence import pack
 from gapd.measured.windows import Frames
 from gapd.messages import link
 from gapd.model.robot import Robot
-from gaptrain.host import jobs
+from gaptrain.host import engines, jobs
 from gaptrain.host.database import HostError, read_state
 from gaptrain.host.evidence_files import EvidenceFiles
 from gaptrain.host.recalibrate import recalibrate
@@ -46,14 +46,14 @@ def evidence(tiny: Robot, truth: np.ndarray[Any, Any], recorded: Any) -> bytes:
 def given(enrolled: Make, tmp_path: Path) -> Callable[[bytes], Path]:
     """A state in which r1 has escalated with this evidence, on version 1."""
 
-    def give(raw: bytes) -> Path:
+    def give(raw: bytes, **says: Any) -> Path:
         robot, state = enrolled(), tmp_path / "state"
         sha = hashlib.sha256(raw).hexdigest()
         store = Store(state, lambda: 1.0)
         record = the_robot(store.database, "r1")
         store.greet(record, robot.hello())
         store.apply(record, correction(robot.space, 1, 0))
-        assert isinstance(store.apply(record, escalation(2, sha, len(raw))), link.Ack)
+        assert isinstance(store.apply(record, escalation(2, sha, len(raw), **says)), link.Ack)
         wanted, files = store.wanted("r1"), EvidenceFiles(state)
         assert wanted is not None
         for offset in range(0, len(raw), link.CHUNK_BYTES):
@@ -86,16 +86,55 @@ def test_a_refit_is_offered_on_the_current_version(
     assert "accepted" in ended["reason"]
 
 
-def test_nothing_is_offered_where_nothing_has_changed(given: Any, tiny: Robot, recorded: Any) -> None:
-    state = given(pack(recorded(tiny, tiny.parameters.nominal, SECONDS, 8).frames))
+@pytest.fixture(scope="module")
+def unchanged(tiny: Robot, recorded: Any) -> bytes:
+    return pack(recorded(tiny, tiny.parameters.nominal, SECONDS, 8).frames)
+
+
+NAMED = "the robot named j load friction (share 50 %); the refit: no parameter has changed by "
+TO_DO = "look for backlash; if it is to stay, add it to the model, then run `gaptrain enrol r1` again"
+
+
+def test_where_nothing_is_offered_the_terms_of_the_escalation_are_named(given: Any, unchanged: bytes) -> None:
+    state = given(unchanged)
     outcome = recalibrate(state, "r1", threads=1)
     assert outcome.candidate == ""
+    assert outcome.sentence.startswith(f"r1: nothing to offer: {NAMED}")
+    assert outcome.remedy == TO_DO
     with closing(read_state(state)) as database:
         ended = jobs.result(database, 1)
         assert jobs.pending(database, "r1") is None
-    assert ended["state"] == "nothing"
-    assert ended["reason"]
-    assert ended["remedy"]
+    assert (ended["state"], ended["reason"], ended["remedy"]) == ("nothing", outcome.reason, TO_DO)
+
+
+def test_without_terms_the_refit_speaks_for_itself(given: Any, unchanged: bytes) -> None:
+    outcome = recalibrate(given(unchanged, terms=()), "r1", threads=1)
+    assert outcome.reason.startswith("no parameter has changed by ")
+    assert (outcome.candidate, outcome.remedy) == ("", "nothing to do")
+
+
+def test_values_that_cannot_be_replayed_are_no_start(
+    given: Any, evidence: bytes, tiny: Robot, truth: np.ndarray[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run, from the present values, diverges; the second one starts from nominal."""
+    starts: list[Any] = []
+
+    def diverges_first(*arguments: Any, **options: Any) -> Any:
+        starts.append(arguments[2] if len(arguments) > 2 else None)
+        if len(starts) == 1:
+            raise InputError("the replay diverges in 66 of 66 windows; correct them")
+        return run(*arguments, **options)
+
+    run = engines.run
+    monkeypatch.setattr(engines, "run", diverges_first)
+    state = given(evidence)
+    outcome = recalibrate(state, "r1")
+    assert outcome.candidate
+    assert starts[1] is None
+    with closing(read_state(state)) as database:
+        offered = jobs.pending(database, "r1")
+    assert offered is not None
+    np.testing.assert_allclose(tiny.parameters.to_physical(np.array(offered.z)), truth, rtol=0.1)
 
 
 def test_failures_are_recorded_with_a_remedy(given: Any, evidence: bytes, tiny: Robot, recorded: Any) -> None:
@@ -132,22 +171,36 @@ def test_automatic_from_the_escalation_to_the_new_version(
     sha = hashlib.sha256(evidence).hexdigest()
     robot.connect().say_hello()
     robot.send(escalation(1, sha, len(evidence)))
-    offered, end = None, time.monotonic() + 60.0
-    while offered is None:
-        assert time.monotonic() < end, service.events("recalibrated")
-        match message := robot.receive((link.EvidenceRequest, link.Candidate, link.Ack, link.Heartbeat), 30.0):
-            case link.EvidenceRequest(offset=offset):
-                data = evidence[offset : offset + link.CHUNK_BYTES]
-                robot.send(link.Chunk(sha, offset, len(evidence), sha, data))
-            case link.Candidate():
-                offered = message
-            case link.Heartbeat():
-                robot.send(link.Heartbeat(0))
+    offered = _give(robot, evidence, lambda message: isinstance(message, link.Candidate))
     assert robot.ask(verdict(2, offered.candidate, 0)) == link.Ack(1, 2, 1)
     found = tiny.parameters.to_physical(np.array(robot.say_hello().z))
     np.testing.assert_allclose(found, truth, rtol=0.15)
     until(lambda: service.events("recalibrated"))
     assert service.events("recalibrated")[0]["state"] == "offered"
+
+
+def _give(robot: FakeRobot, raw: bytes, done: Callable[[Any], Any]) -> Any:
+    """Be a robot that gives its evidence when it is asked, until what the host says is what the test waits for."""
+    sha, end = hashlib.sha256(raw).hexdigest(), time.monotonic() + 60.0
+    while not done(message := robot.receive((link.EvidenceRequest, link.Candidate, link.Ack, link.Heartbeat), 30.0)):
+        assert time.monotonic() < end
+        if isinstance(message, link.EvidenceRequest):
+            data = raw[message.offset : message.offset + link.CHUNK_BYTES]
+            robot.send(link.Chunk(sha, message.offset, len(raw), sha, data))
+        elif isinstance(message, link.Heartbeat):
+            robot.send(link.Heartbeat(0))
+    return message
+
+
+def test_automatic_and_nothing_to_offer(enrolled: Make, host: Start, unchanged: bytes) -> None:
+    robot = enrolled()
+    service = host(robot, "--recalibrate", "auto")
+    robot.connect().say_hello()
+    robot.send(escalation(1, hashlib.sha256(unchanged).hexdigest(), len(unchanged)))
+    _give(robot, unchanged, lambda _: service.events("recalibrated"))
+    (line,) = service.events("recalibrated")
+    assert (line["state"], line["candidate"], line["remedy"]) == ("nothing", "", TO_DO)
+    assert line["reason"].startswith(NAMED)
 
 
 def test_automatic_failures_are_told_and_left(enrolled: Make, host: Start, tmp_path: Path) -> None:

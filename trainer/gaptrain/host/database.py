@@ -82,7 +82,7 @@ CREATE TABLE escalations (
     terms BLOB NOT NULL,              -- JSON
     evidence TEXT NOT NULL,           -- sha256, or empty
     evidence_bytes INTEGER NOT NULL,
-    evidence_state TEXT NOT NULL,     -- none, wanted, complete, lost
+    evidence_state TEXT NOT NULL,     -- none, wanted, complete, lost, dropped
     evidence_reason TEXT NOT NULL DEFAULT '',
     timestamp REAL NOT NULL,
     received REAL NOT NULL,

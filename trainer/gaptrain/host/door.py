@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import zmq
 import zmq.utils.z85
@@ -24,12 +24,12 @@ _OK, _DENIED = b"200", b"400"
 class Door:
     """The ZAP handler of one context, served from the service's own loop. Open it before the ROUTER is bound."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], refusals: Refusals, clock: Callable[[], float]) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], refusals: Refusals) -> None:
         """Listen for requests of this context's sockets."""
         self.socket = context.socket(zmq.REP)
         self.socket.set(zmq.LINGER, 0)
         self.socket.bind(_ENDPOINT)
-        self._refusals, self._clock = refusals, clock
+        self._refusals = refusals
         self._robots: Mapping[str, Enrolled] = {}
 
     def admit(self, robots: Mapping[str, Enrolled]) -> None:
@@ -57,13 +57,12 @@ class Door:
         return self._reply(number, _DENIED, b"")
 
     def _deny(self, robot: Enrolled | None, key: str, address: str) -> None:
-        now = self._clock()
         if robot is not None:
             remedy = f"enrol it again if it may come back: gaptrain enrol {robot.name} ..."
-            self._refusals.note("key_revoked", robot.name, remedy, now)
+            self._refusals.note("key_revoked", robot.name, remedy)
         else:
             remedy = f"from {address}; if it is one of yours: gaptrain enrol NAME --config robot.toml --key robot.pub"
-            self._refusals.note("key_unknown", key, remedy, now)
+            self._refusals.note("key_unknown", key, remedy)
 
     def _reply(self, number: bytes, status: bytes, user: bytes) -> None:
         self.socket.send_multipart([b"1.0", number, status, b"", user, b""])

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gapd.errors import InputError
 from gapd.fit.check import check
 from gapd.fit.cycle import ALPHA, Prepared, Report, Standing, run
 from gapd.model.robot import Robot
@@ -20,7 +21,10 @@ Engine = Literal["gapd", "sysid"]
 
 @dataclass(frozen=True)
 class Refit:
-    """Scaled values (P,) with standard deviations that held-out windows accept; None where none are to be offered."""
+    """Scaled values (P,) with standard deviations that held-out windows accept; None where none are to be offered.
+
+    remedy is empty where the fit finds nothing to do.
+    """
 
     values: tuple[Array, Array] | None
     reason: str
@@ -33,7 +37,12 @@ def refit_gapd(robot: Robot, prepared: Prepared, before: Array, threads: int) ->
     Where that is rejected, once more from nominal: the current values may sit in a minimum of their own.
     """
     space = robot.parameters
-    report = run(robot, prepared, Standing(before), threads=threads)
+    try:
+        report = run(robot, prepared, Standing(before), threads=threads)
+    except InputError:  # with them the replay diverges: nothing that comes from nominal values can be worse
+        if not np.any(before != space.z_nominal):
+            raise
+        return _refit(run(robot, prepared, threads=threads))
     if report.check.verdict == "rejected" and np.any(before != space.z_nominal):
         other = _against(robot, prepared, report, run(robot, prepared, threads=threads))
         report = other if other.check.verdict == "accepted" else report
@@ -61,7 +70,7 @@ def _squared_gap(robot: Robot, report: Report, predicted: Array) -> Array:
 def _refit(report: Report) -> Refit:
     decision = report.decision
     if not decision.corrections or report.check.verdict != "accepted":
-        return Refit(None, decision.reason, decision.remedy)
+        return Refit(None, decision.reason, "" if decision.action == "hold" else decision.remedy)
     moved = {e.name: e.z_after for e in decision.corrections}
     z = np.array([moved.get(e.name, e.z_before) for e in report.estimates])
     return Refit((z, np.array([e.z_sd for e in report.estimates])), decision.reason, decision.remedy)

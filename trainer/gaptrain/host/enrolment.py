@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ from gaptrain.host import jobs
 from gaptrain.host.database import open_state, read_state
 from gaptrain.host.registry import Definitions, Enrolled, all_robots, the_robot
 from gaptrain.host.values import Values
-from gaptrain.host.versions import Origin, Version, add_version, history, newest
+from gaptrain.host.versions import Origin, Version, add_version, history, newest, when
 
 # Names become parts of file names and words in log lines.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -85,8 +84,7 @@ def versions_text(state: Path, name: str) -> str:
 
 
 def _version_line(version: Version) -> str:
-    when = datetime.fromtimestamp(version.received, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{version.number:4}  {when}  {version.source:20}  {printable(version.reason)}"
+    return f"{version.number:4}  {when(version.received)}  {version.source:20}  {printable(version.reason)}"
 
 
 def _line(database: sqlite3.Connection, robot: Enrolled) -> str:

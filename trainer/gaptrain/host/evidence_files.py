@@ -42,6 +42,18 @@ class EvidenceFiles:
         """Whether the recording is complete."""
         return self.path(evidence).is_file()
 
+    def size(self, evidence: str) -> int:
+        """Bytes of a complete recording, 0 if it is not here."""
+        return self.path(evidence).stat().st_size if self.has(evidence) else 0
+
+    def drop(self, evidence: str) -> None:
+        """Remove a complete recording."""
+        self.path(evidence).unlink(missing_ok=True)
+
+    def forget(self, wanted: Wanted) -> None:
+        """Remove what is here of a recording that will not be completed."""
+        self._part(wanted).unlink(missing_ok=True)
+
     def offset(self, wanted: Wanted) -> int:
         """Bytes that are here already."""
         part = self._part(wanted)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from gapd.live.telemetry import Logger, canonical
 from gapd.messages.link import Chunk, EvidenceRequest
 from gaptrain.host.evidence_files import EvidenceFiles, Wanted
-from gaptrain.host.journal import Logger
+from gaptrain.host.evidence_quota import surplus
 from gaptrain.host.sessions import Session
 from gaptrain.host.store import Store
 
@@ -58,13 +59,31 @@ class Fetches:
         session.asked_s = float("-inf")
         self.ask(session, send, now)
 
+    def tidy(self) -> None:
+        """Remove the recordings that are too many."""
+        with self._store.transaction():
+            found = surplus(self._store.database, self._files.size)
+            for recording in found:  # before the commit: if that fails, the next call finds them again
+                self._files.drop(recording.evidence)
+                self._store.evidence_dropped(recording.evidence, recording.reason)
+        if found:
+            canonical(
+                self._log, "evidence_dropped", recordings=len(found), bytes=sum(r.size for r in found),
+                robots=sorted({r.robot for r in found}), reason=found[-1].reason,
+            )  # fmt: skip
+
     def _complete(self, wanted: Wanted) -> None:
         self._current.pop(wanted.robot, None)
         self._store.evidence_complete(wanted)
-        self._log.info("evidence", robot=wanted.robot, evidence=wanted.evidence, bytes=wanted.size)
+        canonical(self._log, "evidence", robot=wanted.robot, evidence=wanted.evidence, bytes=wanted.size)
+        self.tidy()
 
     def _lose(self, wanted: Wanted, reason: str) -> None:
         self._current.pop(wanted.robot, None)
         self._store.evidence_lost(wanted, reason)
+        self._files.forget(wanted)
         remedy = "wait for the robot's next escalation"
-        self._log.warning("evidence_lost", robot=wanted.robot, evidence=wanted.evidence, reason=reason, remedy=remedy)
+        canonical(
+            self._log, "evidence_lost", level="warning", robot=wanted.robot, evidence=wanted.evidence, reason=reason,
+            remedy=remedy,
+        )  # fmt: skip

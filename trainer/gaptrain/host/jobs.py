@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.messages.link import Candidate, Escalation, Verdict
+from gapd.messages.link import Candidate, Escalation, Term, Verdict
 
 Array = NDArray[np.float64]
 Ended = Literal["offered", "nothing", "failed", "superseded"]
@@ -33,6 +35,7 @@ class Job:
 
 
 _JOB = "SELECT job, robot, evidence, state, attempts FROM jobs"
+TERMS = msgspec.json.Decoder(tuple[Term, ...])
 
 
 def add_job(database: sqlite3.Connection, robot: str, message: Escalation, received: float) -> None:
@@ -89,6 +92,20 @@ def numbered(database: sqlite3.Connection, number: int) -> Job | None:
     """The job of that number."""
     row = database.execute(f"{_JOB} WHERE job = ?", (number,)).fetchone()
     return None if row is None else Job(*row)
+
+
+def asked(database: sqlite3.Connection, job: int) -> tuple[tuple[Term, ...], str]:
+    """Structural terms that the escalation of a job names, none or more, and the remedy that came with them."""
+    terms, remedy = database.execute(
+        "SELECT e.terms, e.remedy FROM jobs AS j JOIN escalations AS e USING (robot, epoch, sequence) WHERE j.job = ?",
+        (job,),
+    ).fetchone()
+    return TERMS.decode(terms), remedy
+
+
+def named(terms: Iterable[Term]) -> str:
+    """Terms as one reads them: where, what, and the share of the squared gap that each explains."""
+    return ", ".join(f"{t.joint} {t.regressor} (share {100 * t.share:.0f} %)" for t in terms)
 
 
 def begin_job(database: sqlite3.Connection, job: int, now: float) -> None:

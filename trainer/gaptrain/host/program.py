@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from types import FrameType
 
 from gapd.keys import KeyPair, read_secret, write_keys
-from gaptrain.host.journal import open_journal
+from gapd.live.telemetry import open_log
 from gaptrain.host.locks import SERVICE, only_one
 from gaptrain.host.service import Service
 
@@ -25,7 +26,7 @@ def serve(state: Path, bind: str, auto: bool) -> None:
     """Serve until SIGTERM or SIGINT."""
     keys = host_keys(state)
     with only_one(state, SERVICE, f"{state}: another host serves this state; stop it, or give another --state"):
-        service = Service(state, bind, keys, open_journal(), auto)
+        service = Service(state, bind, keys, open_log(sys.stdout), auto)
 
         def stop(_number: int, _frame: FrameType | None) -> None:
             service.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,8 @@ from gaptrain.host.evidence_files import EvidenceFiles
 from gaptrain.host.locks import RECALIBRATION, only_one
 from gaptrain.host.registry import Enrolled, the_robot
 from gaptrain.host.versions import newest, newest_number
+
+NOTHING_TO_DO = "nothing to do"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ def recalibrate(
                 remedy = "mend that and run `gaptrain recalibrate` again"
                 jobs.end_job(database, job.number, "failed", str(error), remedy, time.time())
                 raise
+            refit = _answer(database, robot, job, refit)
             return _record(database, robot, job, refit, f"recalibration {job.number}, {engine}")
     finally:
         database.close()
@@ -100,6 +103,20 @@ def _evidence(path: Path, robot: Robot) -> Frames:
             "both ends"
         )
     return frames
+
+
+def _answer(database: sqlite3.Connection, robot: Enrolled, job: jobs.Job, refit: Refit) -> Refit:
+    """The refit with what the robot asked for: where no values help, its terms are named again, and what to do.
+
+    A refit that finds nothing does not mean that nothing is there: no parameter expresses such a term.
+    """
+    terms, remedy = jobs.asked(database, job.number)
+    if refit.values is not None or not terms:
+        return replace(refit, remedy=refit.remedy or NOTHING_TO_DO)
+    model = f"if it is to stay, add it to the model, then run `gaptrain enrol {robot.name}` again"
+    remedies = dict.fromkeys(r for r in (remedy, refit.remedy, model) if r)
+    reason = f"the robot named {jobs.named(terms)}; the refit: {refit.reason}"
+    return replace(refit, reason=reason, remedy="; ".join(remedies))
 
 
 def _record(database: sqlite3.Connection, robot: Enrolled, job: jobs.Job, refit: Refit, source: str) -> Outcome:

@@ -12,6 +12,7 @@ import msgspec
 import zmq
 
 from gapd.keys import KeyPair
+from gapd.live.telemetry import Logger, canonical
 from gapd.messages.link import (
     ENCODER,
     FROM_ROBOT,
@@ -32,7 +33,7 @@ from gaptrain.host.database import HostError
 from gaptrain.host.door import Door, listen
 from gaptrain.host.evidence_files import EvidenceFiles
 from gaptrain.host.fetch import Fetches
-from gaptrain.host.journal import Logger, Refusals
+from gaptrain.host.journal import Refusals
 from gaptrain.host.registry import Enrolled, all_robots
 from gaptrain.host.sessions import Session, Sessions
 from gaptrain.host.store import Store
@@ -62,7 +63,7 @@ class Service:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._open_store()
-            self._door = Door(self._context, self._refusals, time.monotonic)
+            self._door = Door(self._context, self._refusals)
             self._router = listen(self._context, bind, keys)
         except BaseException:
             self._context.destroy(linger=0)
@@ -80,7 +81,9 @@ class Service:
         """Serve until stopped."""
         auto = "off" if self._worker is None else "auto"
         known = len(self._by_key)
-        self._log.info("ready", bind=self._bind, state=str(self._state), robots=known, recalibrate=auto)
+        canonical(self._log, "ready", bind=self._bind, state=self._state, robots=known, recalibrate=auto)
+        with self._surviving():
+            self._fetches.tidy()  # an earlier version kept all of it
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._door.socket, zmq.POLLIN)
@@ -102,7 +105,7 @@ class Service:
             self._worker.stop()
         self._context.destroy(linger=0)
         self._store.close()
-        self._log.info("stopped", refused=dict(self._refusals.counts))
+        canonical(self._log, "stopped", refused=self._refusals.counts)
 
     def _open_store(self) -> None:
         self._store = Store(self._state, time.time)
@@ -124,16 +127,16 @@ class Service:
         if robot is None or robot.revoked is not None:
             self._sessions.forget(parts[0])
             name = robot.name if robot else key
-            self._refusals.note("key_revoked", name, "enrol the robot again if it may come back", now)
+            self._refusals.note("key_revoked", name, "enrol the robot again if it may come back")
             return None
         try:
             message = FROM_ROBOT.decode(b"".join(parts[1:]))
         except (msgspec.DecodeError, RecursionError) as error:
-            self._refusals.note("malformed", robot.name, f"{error}; update gapd on the robot", now)
+            self._refusals.note("malformed", robot.name, f"{error}; update gapd on the robot")
             return None
         session, new = self._sessions.heard(parts[0], robot.name, now)
         if new:
-            self._log.info("connected", robot=robot.name)
+            canonical(self._log, "connected", robot=robot.name)
         return session, message
 
     def _serve(self, batch: list[Received]) -> None:
@@ -159,7 +162,7 @@ class Service:
             assert isinstance(message, Correction | Escalation | Verdict)  # noqa: S101  _serve chose them
             return session, message, self._store.apply(robot, message)
         except HostError as error:  # what is stored of this robot is damaged; the others go on
-            self._refusals.note("damaged", robot.name, str(error), time.monotonic())
+            self._refusals.note("damaged", robot.name, str(error))
             return None
 
     def _tell(self, session: Session, message: FromRobot, answer: FromHost) -> None:
@@ -167,22 +170,25 @@ class Service:
         now, robot = time.monotonic(), session.robot
         if isinstance(answer, Welcome):
             self._sessions.only(session)
-            self._log.info("welcome", robot=robot, epoch=answer.epoch, version=answer.version)
+            canonical(self._log, "welcome", robot=robot, epoch=answer.epoch, version=answer.version)
             self._offer(session, now)
             self._fetches.ask(session, self._send, now)
         elif isinstance(answer, Refused | Nack):
-            self._refusals.note(answer.code, robot, answer.remedy, now)
+            self._refusals.note(answer.code, robot, answer.remedy)
         elif isinstance(answer, Ack) and isinstance(message, Correction):
-            self._log.info(
-                "correction", robot=robot, version=answer.version, changed=message.changed, reason=message.reason
-            )
+            canonical(
+                self._log, "correction", robot=robot, version=answer.version, changed=message.changed,
+                reason=message.reason,
+            )  # fmt: skip
         elif isinstance(message, Escalation):
-            self._log.warning("escalation", robot=robot, reason=message.reason, remedy=message.remedy)
+            canonical(
+                self._log, "escalation", level="warning", robot=robot, reason=message.reason, remedy=message.remedy
+            )
             self._fetches.ask(session, self._send, now)
         elif isinstance(message, Verdict) and isinstance(answer, Ack):
-            self._log.info(
-                "verdict", robot=robot, candidate=message.candidate, verdict=message.verdict, version=answer.version,
-                reason=message.reason,
+            canonical(
+                self._log, "verdict", robot=robot, candidate=message.candidate, verdict=message.verdict,
+                version=answer.version, reason=message.reason,
             )  # fmt: skip
         if isinstance(message, Correction | Verdict):
             session.offered_s = float("-inf")  # on another base now, or none
@@ -191,7 +197,8 @@ class Service:
         with self._surviving():
             self._notice_changes()
             for session in self._sessions.silent(now):
-                self._log.warning("silent", robot=session.robot, remedy="check the robot's power and network")
+                remedy = "check the robot's power and network"
+                canonical(self._log, "silent", level="warning", robot=session.robot, remedy=remedy)
             for session in self._sessions.all():
                 if session.idle(now):
                     self._send(session, Heartbeat(self._store.version(session.robot)))
@@ -219,9 +226,10 @@ class Service:
         session.offered_s = now
         if candidate is not None:
             self._send(session, candidate)
-            self._log.info(
-                "offered", robot=session.robot, candidate=candidate.candidate, base_version=candidate.base_version
-            )
+            canonical(
+                self._log, "offered", robot=session.robot, candidate=candidate.candidate,
+                base_version=candidate.base_version,
+            )  # fmt: skip
 
     def _send(self, session: Session, message: FromHost) -> None:
         try:
@@ -233,17 +241,21 @@ class Service:
             # It will ask again; what it does not take must not hold up the others.
             self._sessions.forget(session.route)
             if error.errno == zmq.EHOSTUNREACH:
-                self._log.info("disconnected", robot=session.robot)
+                canonical(self._log, "disconnected", robot=session.robot)
             else:
-                self._refusals.note("not_taken", session.robot, "check the robot's network", time.monotonic())
+                self._refusals.note("not_taken", session.robot, "check the robot's network")
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
-        """Nothing is acknowledged that failed to be stored; the state is opened again and the robots send again."""
+        """Nothing is acknowledged that failed to be stored; the state is opened again and the robots send again.
+
+        OSError: evidence, on a disk that is full for example; it is asked for again.
+        """
         try:
             yield
-        except sqlite3.Error as error:
-            self._log.error("store_failed", reason=str(error), remedy="check the disk: space, permissions, health")
+        except (sqlite3.Error, OSError) as error:
+            remedy = "check the disk: space, permissions, health"
+            canonical(self._log, "store_failed", level="error", reason=error, remedy=remedy)
             self._store.close()
             time.sleep(REOPEN_S)
             self._open_store()

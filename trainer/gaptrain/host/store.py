@@ -241,6 +241,14 @@ class Store:
             self._evidence(wanted, "lost", reason)
             jobs.evidence_lost(self.database, wanted.robot, wanted.evidence, reason, self._clock())
 
+    def evidence_dropped(self, evidence: str, reason: str) -> None:
+        """Note that the recording was removed here."""
+        self.database.execute(
+            "UPDATE escalations SET evidence_state = 'dropped', evidence_reason = ? "
+            "WHERE evidence = ? AND evidence_state = 'complete'",
+            (reason, evidence),
+        )
+
     def _evidence(self, wanted: Wanted, state: str, reason: str) -> None:
         self.database.execute(
             "UPDATE escalations SET evidence_state = ?, evidence_reason = ? "

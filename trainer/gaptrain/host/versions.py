@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -59,6 +60,11 @@ class Origin:
             return Origin(f"candidate {message.candidate}", message.reason, (), (), *numbers, *place)
         source = "previous" if message.previous else "correction"
         return Origin(source, message.reason, message.changed, message.effective, *numbers, *place)
+
+
+def when(received: float) -> str:
+    """A wall time in s as one reads it, in UTC."""
+    return datetime.fromtimestamp(received, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 _COLUMNS = "version, fingerprint, z, z_sd, active, covariance, checksum, source, reason, received"

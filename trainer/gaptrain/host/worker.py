@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from gapd.live.telemetry import Logger, canonical
 from gaptrain.host import jobs
 from gaptrain.host.database import HostError
-from gaptrain.host.journal import Logger
 from gaptrain.host.locks import RECALIBRATION, only_one
 from gaptrain.host.store import Store
 
@@ -83,7 +83,7 @@ class Worker:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, text=True
         )
         self._running = _Running(job, process, errors, now)
-        self._log.info("recalibrating", robot=job.robot, job=job.number, evidence=job.evidence)
+        canonical(self._log, "recalibrating", robot=job.robot, job=job.number, evidence=job.evidence)
 
     def _ended(self, store: Store, running: _Running) -> None:
         self._running = None
@@ -97,4 +97,7 @@ class Worker:
                 remedy = f"run `gaptrain recalibrate {job.robot}` and read its output"
                 jobs.end_job(store.database, job.number, "failed", reason, remedy, time.time())
         result = jobs.result(store.database, running.job.number)
-        self._log.info("recalibrated", robot=running.job.robot, job=running.job.number, **result)
+        canonical(
+            self._log, "recalibrated", robot=running.job.robot, job=running.job.number, state=result["state"],
+            reason=result["reason"], remedy=result["remedy"], candidate=result["candidate"],
+        )  # fmt: skip
