@@ -60,6 +60,31 @@ def export_command(modeldir: Path) -> None:
     export_last(modeldir)
 
 
+@main.command("graph")
+@click.argument("modeldir", type=_FOLDER)
+@click.option("--windows", type=click.IntRange(8, 1_000_000), default=1024, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="train.toml says which by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
+def graph_command(modeldir: Path, windows: int, seed: int | None, as_json: bool, threads: int) -> None:
+    """Measure which parameters of MODELDIR move which channels, in motions drawn as for training. No network.
+
+    What does nothing in these motions is listed apart: they cannot tell whether it would in others.
+    """
+    import msgspec
+
+    from gapd.model.robot import open_robot
+    from gaptrain import graph_report
+    from gaptrain.graph import measure_graph
+    from gaptrain.settings import load_training
+
+    robot, training = open_robot(modeldir / "robot.toml"), load_training(modeldir / "train.toml")
+    training = training if seed is None else msgspec.structs.replace(training, seed=seed)
+    graph = measure_graph(robot, training, windows, threads, quiet=as_json)
+    found = json.dumps(graph_report.plain(graph, robot), indent=2) if as_json else graph_report.text(graph, robot)
+    click.echo(found)
+
+
 _STATE = click.option(
     "--state", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the host's state."
 )

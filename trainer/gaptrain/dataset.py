@@ -117,13 +117,14 @@ def _linearise(source: FiniteDifference, point: Point) -> Linearisation:
             knots, channels = point.rollouts.predicted[0, 1:].shape
             columns = (point.z.shape[1], 2 * point.qpos0.shape[1])
             return Linearisation(*(np.full((1, knots, channels, c), np.nan) for c in columns))
-    halves = (_linearise(source, _take(point, rows)) for rows in (slice(0, count // 2), slice(count // 2, count)))
+    halves = (_linearise(source, take(point, rows)) for rows in (slice(0, count // 2), slice(count // 2, count)))
     one, two = halves
     jacobian = np.concatenate([one.jacobian, two.jacobian])
     return Linearisation(jacobian, np.concatenate([one.x0_jacobian, two.x0_jacobian]))
 
 
-def _take(point: Point, rows: slice) -> Point:
+def take(point: Point, rows: slice | NDArray[np.intp]) -> Point:
+    """Some windows of a point."""
     rollouts = Rollouts(*(getattr(point.rollouts, f.name)[rows] for f in fields(Rollouts)))
     return Point(point.windows.take(rows), point.z[rows], point.qpos0[rows], point.qvel0[rows], rollouts)
 
