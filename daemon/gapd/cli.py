@@ -236,6 +236,8 @@ def _replay_live(
     replay = replay_live.ReplayLive(robot, _learned(robot), threads)
     for recording in recordings:
         replay.add(recording)
+    for note in replay.notes:
+        click.echo(f"gapd: {note}", err=True)
     click.echo(json.dumps(replay_live.plain(replay.lines, robot), indent=2) if as_json else _live_text(replay))
     if model is not None:
         write_model(robot, robot.parameters.to_physical(replay.z), model)

@@ -89,7 +89,7 @@ def decisions(pipeline: Pipeline, frames: Sequence[Frame]) -> list[Happening]:
         happened += pipeline.add(frame)
         while pipeline.keeper.job is not None:
             job = pipeline.keeper.job
-            happened += pipeline.finish(run(pipeline.keeper.robot, job.prepared, job.standing))
+            happened += pipeline.keeper.finish(run(pipeline.keeper.robot, job.prepared, job.standing))
     return happened
 
 
@@ -275,6 +275,7 @@ class InProcess:
 
     def close(self) -> None:
         self.daemon.fitter.close()
+        self.edges.state.close()
         self.edges.status.close()
         self.edges.frames.close()
         self.context.destroy(linger=0)

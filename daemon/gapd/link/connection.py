@@ -29,10 +29,19 @@ FAILURES = {
 
 
 class Connection:
-    """One CURVE connection to the host, from its Hello to its end."""
+    """One CURVE connection to the host, from its Hello to its end. ZMQError if it cannot even begin."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: KeyPair, server: bytes) -> None:
-        self.socket = socket = context.socket(zmq.DEALER)
+        self.socket = context.socket(zmq.DEALER)
+        self._monitor: zmq.Socket[bytes] | None = None
+        try:
+            self._begin(endpoint, keys, server)
+        except zmq.ZMQError:
+            self.close()
+            raise
+
+    def _begin(self, endpoint: str, keys: KeyPair, server: bytes) -> None:
+        socket = self.socket
         for option, value in (
             (zmq.LINGER, 0),
             (zmq.SNDHWM, 2 * BATCH),
@@ -48,11 +57,7 @@ class Connection:
         socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = keys.public, keys.secret, server
         self._monitor = socket.get_monitor_socket(sum(FAILURES))
         self._monitor.linger = 0
-        try:
-            socket.connect(endpoint)
-        except zmq.ZMQError:
-            self.close()
-            raise
+        socket.connect(endpoint)
 
     def send(self, message: wire.FromRobot) -> bool:
         """Whether there was room to send it."""
@@ -72,6 +77,8 @@ class Connection:
 
     def failure(self) -> tuple[str, str] | None:
         """Reason and remedy once the connection has ended or never came about."""
+        if self._monitor is None:
+            return None
         try:
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
         except zmq.Again:
@@ -79,6 +86,7 @@ class Connection:
         return FAILURES[zmq.Event(event["event"])]
 
     def close(self) -> None:
-        self.socket.disable_monitor()
-        self._monitor.close()
+        if self._monitor is not None:
+            self.socket.disable_monitor()
+            self._monitor.close()
         self.socket.close()

@@ -18,7 +18,8 @@ import zmq
 from gapd import __version__
 from gapd.errors import InputError, printable
 from gapd.keys import read_public, read_secret
-from gapd.link.connection import ANSWER_S, HEARTBEAT_S, SILENCE_S, UNREACHABLE, Connection
+from gapd.link.connection import HEARTBEAT_S, Connection
+from gapd.link.conversation import Conversation
 from gapd.link.link_events import (
     Acknowledged,
     CandidateOffered,
@@ -31,15 +32,11 @@ from gapd.link.link_events import (
     Rejected,
 )
 from gapd.link.outbox import Outbox
-from gapd.link.outbox_rows import Stored
 from gapd.live_config import Link
 from gapd.messages import link as wire
 
-# Without an answer for ANSWER_S everything in flight is sent again, RETRIES times, then over a new connection.
-RETRIES = 3
 # Waits between connections double from the first to the second; a refused Hello waits for a person.
 FIRST_RETRY_S, LAST_RETRY_S, REFUSED_RETRY_S = 0.5, 30.0, 60.0
-IN_FLIGHT = 8
 LARGEST_INTEGER = 2**63 - 1
 LONGEST_TEXT = 500
 
@@ -64,37 +61,33 @@ class HostLink:
         self._keys, self._server = read_secret(Path(config.secret_key)), read_public(Path(config.server_public_key))
         self._context, self._config, self._outbox, self._rng = context, config, outbox, rng
         self._robot, self._parameters, self._count = config.name, parameters, count
-        self._connection: Connection | None = None
+        self._talk: Conversation | None = None
         self._events: list[Event] = []
         self._said: set[Event] = set()
-        self._in_flight: dict[int, Stored] = {}
-        self._hello = wire.Hello(wire.PROTOCOL, config.name, "", parameters, __version__)
-        self._up, self._error, self._failures, self._retries = False, "", 0, 0
-        self._epoch = self._sent = self.version = self.level = self.dropped = 0
-        self._retry_s = -math.inf
-        self._heard_s = self._spoke_s = self._progress_s = 0.0
+        self._error, self._failures, self._retry_s = "", 0, -math.inf
+        self.version = self.level = self.dropped = 0
 
     @property
     def socket(self) -> zmq.Socket[bytes] | None:
         """What to poll for input, None between connections; another one after each, so ask before each poll."""
-        return self._connection.socket if self._connection else None
+        return self._talk.connection.socket if self._talk else None
 
     @property
     def up(self) -> bool:
         """Whether the host has answered on the present connection."""
-        return self._up
+        return self._talk is not None and self._talk.up
 
     def step(self, now_s: float) -> list[Event]:
         """Handle what came, notice what did not, send what is due; now_s is monotonic.
 
         Call it when the socket has input and at least every 0.1 s. Raises OutboxError where the outbox does.
         """
-        if self._connection is None and now_s >= self._retry_s:
+        if self._talk is not None:
+            self._attend(self._talk, now_s)
+        elif now_s >= self._retry_s:
             self._connect(now_s)
-        elif self._connection is not None:
-            self._attend(self._connection, now_s)
-        if self._up and self._connection is not None and not self._outbox_is_new:
-            self._send_due(self._connection, now_s)
+        if self._talk is not None and self._talk.up and not self._is_new_outbox(self._talk):
+            self._send_due(self._talk, now_s)
         events, self._events = self._events, []
         return events
 
@@ -102,19 +95,18 @@ class HostLink:
         """Send evidence; False without a link, the host then asks again. At most CHUNK_BYTES of data."""
         if len(chunk.data) > wire.CHUNK_BYTES:
             raise InputError(f"chunk of {len(chunk.data)} bytes is too large; send at most {wire.CHUNK_BYTES}")
-        return self._up and self._connection is not None and self._connection.send(chunk)
+        return self._talk is not None and self._talk.up and self._talk.connection.send(chunk)
 
     def status(self, timestamp: float) -> LinkStatus:
         """The state at `timestamp`, seconds of the robot's clock. Raises OutboxError where the outbox does."""
         oldest = self._outbox.pending(1)
         age_s = max(0.0, timestamp - oldest[0][1].timestamp) if oldest else 0.0
         return LinkStatus(
-            self._up,
+            self.up,
             self._config.endpoint,
             len(self._outbox),
             age_s,
             self._error,
-            self._epoch,
             self.version,
             self.dropped,
             self._outbox.corrupt,
@@ -122,57 +114,61 @@ class HostLink:
 
     def close(self) -> None:
         """Close the sockets; what is not acknowledged stays in the outbox."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection, self._up = None, False
+        if self._talk is not None:
+            self._talk.connection.close()
+        self._talk = None
 
-    @property
-    def _outbox_is_new(self) -> bool:
+    def _is_new_outbox(self, talk: Conversation) -> bool:
         """Whether the outbox began anew since Hello: its sequences then mean nothing in the present epoch."""
-        return self._outbox.id != self._hello.outbox
+        return self._outbox.id != talk.outbox
 
     def _connect(self, now_s: float) -> None:
         try:
-            self._connection = Connection(self._context, self._config.endpoint, self._keys, self._server)
+            connection = Connection(self._context, self._config.endpoint, self._keys, self._server)
         except zmq.ZMQError as error:
             self._drop(f"no socket ({error.strerror})", "check link.endpoint and the limit of open files", now_s)
             return
-        self._hello = msgspec.structs.replace(self._hello, outbox=self._outbox.id)
-        self._connection.send(self._hello)
-        self._heard_s = self._spoke_s = now_s
+        self._talk = Conversation(connection, self._outbox.id, heard_s=now_s, spoke_s=now_s)
+        connection.send(wire.Hello(wire.PROTOCOL, self._robot, self._outbox.id, self._parameters, __version__))
 
-    def _attend(self, connection: Connection, now_s: float) -> None:
+    def _attend(self, talk: Conversation, now_s: float) -> None:
         # What waits in the socket comes before any judgement on silence: the loop may have been busy for long.
-        for frames in connection.receive():
-            self._heard_s = now_s
+        for frames in talk.connection.receive():
+            talk.heard_s = now_s
             message = _decoded(frames, self._count)
-            if message is None or not self._handle(message, now_s):
+            if message is None or not self._handle(talk, message, now_s):
                 self.dropped += 1
-            if self._connection is None or self._outbox_is_new:
+            if self._talk is None or self._is_new_outbox(talk):
                 break
-        if self._connection is None:
+        if self._talk is None:
             return
-        failure = connection.failure() or self._silence(now_s)
+        failure = talk.connection.failure() or self._outdated(talk) or talk.silence(now_s)
         if failure is not None:
             reason, remedy = failure
             key, file = self._keys.public.decode(), self._config.server_public_key
             self._drop(reason, remedy.format(key=key, file=file), now_s)
 
-    def _handle(self, message: wire.FromHost, now_s: float) -> bool:
+    def _outdated(self, talk: Conversation) -> tuple[str, str] | None:
+        """Reason and remedy if the epoch is not that of the outbox any more."""
+        return ("the outbox is a new one", "none needed, the host is told") if self._is_new_outbox(talk) else None
+
+    def _handle(self, talk: Conversation, message: wire.FromHost, now_s: float) -> bool:
         """Whether the message has a meaning now."""
         match message:
-            case wire.Welcome():
-                self._welcome(message)
+            case wire.Welcome() if not talk.up:
+                self._welcome(talk, message)
             case wire.Refused():
                 self._refused(message, now_s)
-            case _ if not self._up:
+            case _ if not talk.up:
+                return False
+            case wire.Welcome():  # Hello has been answered; what is in flight goes on
                 return False
             case wire.Heartbeat():
                 self.version = message.version
             case wire.Ack():
-                return self._acknowledge(message, now_s)
+                return self._acknowledge(talk, message, now_s)
             case wire.Nack():
-                return self._reject(message, now_s)
+                return self._reject(talk, message, now_s)
             case wire.EvidenceRequest():
                 self._events.append(EvidenceWanted(message.evidence, message.offset))
             case wire.Candidate():
@@ -181,93 +177,72 @@ class HostLink:
                 assert_never(message)
         return True
 
-    def _welcome(self, message: wire.Welcome) -> None:
+    def _welcome(self, talk: Conversation, message: wire.Welcome) -> None:
         if message.high_water > self._outbox.last:  # the outbox went back in time: a backup, a copied disk
             self._outbox.renew()
             return
-        self._up, self._error, self._failures = True, "", 0
-        self._epoch, self.version, self._sent = message.epoch, message.version, message.high_water
-        self._in_flight.clear()
+        deleted = self._outbox.delete_through(message.high_water)  # first: where the disk fails, Hello is said again
+        talk.welcome(message)
+        self._error, self._failures, self.version = "", 0, message.version
         self._said.clear()
         self._events.append(Connected(message))
-        if self._outbox.delete_through(message.high_water):
+        if deleted:
             self._events.append(Acknowledged(message.high_water, message.version))
 
     def _refused(self, message: wire.Refused, now_s: float) -> None:
         refused = Refused(message.code, _text(message.remedy))
         self._drop(f"the host refuses: {refused.code}", refused.remedy, now_s, REFUSED_RETRY_S, refused)
 
-    def _acknowledge(self, message: wire.Ack, now_s: float) -> bool:
-        if message.epoch != self._epoch or message.sequence > self._sent:
+    def _acknowledge(self, talk: Conversation, message: wire.Ack, now_s: float) -> bool:
+        if not talk.has_sent(message):
             return False
         self.version = message.version
-        self._finish(message.sequence, message.version, now_s)
+        self._finish(talk, message.sequence, message.version, now_s)
         return True
 
-    def _reject(self, message: wire.Nack, now_s: float) -> bool:
+    def _reject(self, talk: Conversation, message: wire.Nack, now_s: float) -> bool:
         if message.code == "wrong_epoch":  # not of the message: Hello brings the right one
             self._drop("the host has begun another epoch", "none needed, it is asked for", now_s)
             return True
-        if message.epoch != self._epoch or message.sequence > self._sent:
+        if not talk.has_sent(message):
             return False
-        refused = self._in_flight.pop(message.sequence, None)
         self.version = message.version
         # The host takes messages in order, so that those before this one are final too.
-        self._finish(message.sequence - 1, message.version, now_s)
+        self._finish(talk, message.sequence - 1, message.version, now_s)
+        refused = talk.in_flight.get(message.sequence)
         if refused is not None:
             self._outbox.delete_through(message.sequence)
+            talk.finish(message.sequence, now_s)
             remedy = _text(message.remedy)
             self._events.append(Rejected(message.sequence, refused, message.code, remedy, message.version, message.z))
         return True
 
-    def _finish(self, sequence: int, version: int, now_s: float) -> None:
+    def _finish(self, talk: Conversation, sequence: int, version: int, now_s: float) -> None:
         """Let go of what is final on the host."""
-        self._retries, self._progress_s = 0, now_s
-        done = [s for s in self._in_flight if s <= sequence]
-        for s in done:
-            del self._in_flight[s]
-        if done:
-            self._outbox.delete_through(sequence)
+        if talk.waits_for(sequence):
+            self._outbox.delete_through(sequence)  # first: where the disk fails, the host is asked again
             self._events.append(Acknowledged(sequence, version))
+        talk.finish(sequence, now_s)
 
-    def _send_due(self, connection: Connection, now_s: float) -> None:
-        room = IN_FLIGHT - len(self._in_flight)
-        if room and self._outbox.last > self._sent:
-            waiting = self._outbox.pending(room, self._sent)
-            if self._outbox_is_new:
+    def _send_due(self, talk: Conversation, now_s: float) -> None:
+        room = talk.room
+        if room and self._outbox.last > talk.sent:
+            waiting = self._outbox.pending(room, talk.sent)
+            if self._is_new_outbox(talk):
                 return
-            if not self._in_flight:
-                self._progress_s = now_s
             for sequence, message in waiting:
-                if not connection.send(msgspec.structs.replace(message, epoch=self._epoch)):
+                if not talk.send(sequence, message, now_s):
                     return
-                self._in_flight[sequence], self._sent, self._spoke_s = message, sequence, now_s
             if len(waiting) < room:
-                self._sent = self._outbox.last  # numbers that wait no more need no search in each step
-        if now_s - self._spoke_s >= HEARTBEAT_S:
-            connection.send(wire.Heartbeat(self.version, len(self._outbox), self.level))
-            self._spoke_s = now_s
-
-    def _silence(self, now_s: float) -> tuple[str, str] | None:
-        """Reason and remedy if the host has been silent for too long; sends again what it may have missed."""
-        if now_s - self._heard_s >= (SILENCE_S if self._up else ANSWER_S):
-            return "the host is silent", UNREACHABLE
-        if self._outbox_is_new:
-            return "the outbox is a new one", "none needed, the host is told"
-        if not self._in_flight or now_s - self._progress_s < ANSWER_S:
-            return None
-        if self._retries == RETRIES:
-            return "the host does not acknowledge", "look at its log"
-        self._retries, self._progress_s = self._retries + 1, now_s
-        self._sent = min(self._in_flight) - 1
-        self._in_flight.clear()
-        return None
+                talk.sent = self._outbox.last  # numbers that wait no more need no search in each step
+        if now_s - talk.spoke_s >= HEARTBEAT_S:
+            talk.connection.send(wire.Heartbeat(self.version, len(self._outbox), self.level))
+            talk.spoke_s = now_s
 
     def _drop(self, reason: str, remedy: str, now_s: float, wait_s: float = 0.0, event: Refused | None = None) -> None:
         """End the connection; the next one begins after the back-off, or after wait_s if that is longer."""
         reason = f"{self._config.endpoint}: {reason}"
         self.close()
-        self._in_flight.clear()
         backoff_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0**self._failures) * self._rng.uniform(0.5, 1.0)
         self._failures = min(self._failures + 1, 16)
         self._retry_s = now_s + max(backoff_s, wait_s)

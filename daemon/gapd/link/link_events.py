@@ -71,14 +71,16 @@ Event = Connected | Disconnected | Refused | Acknowledged | Rejected | EvidenceW
 
 @dataclass(frozen=True)
 class LinkStatus:
-    """What `gapd status` shows. oldest_s: age in seconds of what waits longest, by the robot's clock; 0 if nothing."""
+    """What `gapd status` shows. oldest_s: age in seconds of what waits longest, by the robot's clock; 0 if nothing.
+
+    `dropped` counts messages of the host that had no meaning, `corrupt` those of the outbox that were damaged on disk.
+    """
 
     up: bool
     endpoint: str
     pending: int
     oldest_s: float
     error: str
-    epoch: int
     version: int
     dropped: int
     corrupt: int

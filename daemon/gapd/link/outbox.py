@@ -1,7 +1,7 @@
 """What the host has not acknowledged yet, on disk: stored before `put` returns, deleted only on acknowledgement.
 
-What its rows are is in `outbox_rows`. A row whose checksum fails moves to its negative number: kept for whoever looks,
-never sent.
+What its rows are is in `outbox_rows`, how its file is opened in `outbox_file`. A row whose checksum fails moves to its
+negative number: kept for whoever looks, never sent.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -20,6 +20,16 @@ from typing import Self, TypeVar
 import msgspec
 
 from gapd.errors import ConfigError, GapdError
+from gapd.link.outbox_file import (
+    Log,
+    beside,
+    connect,
+    has_unfinished_log,
+    is_damage,
+    is_full,
+    set_aside,
+    transaction,
+)
 from gapd.link.outbox_rows import (
     TABLE,
     WAITING,
@@ -35,30 +45,16 @@ from gapd.link.outbox_rows import (
 from gapd.messages import link as wire
 
 T = TypeVar("T")
-Log = Callable[[str], None]
 
 SMALLEST_BYTES = 2**18
-PAGE_BYTES = 4096
-# The write-ahead log comes on top of the file: it may reach WAL_PAGES, and space for it must stay free on the disk.
-WAL_PAGES = 256
-WAL_BYTES = 4 * WAL_PAGES * PAGE_BYTES
 # A log that ends in damage loses its last rows without a word. Numbers given out after a crash leave these behind, so
 # that the host never takes a new message for one it has had. The log cannot hold that many rows.
 SKIP = 10_000
 # Epoch and sequence are filled in when a message is sent: at most 9 bytes each.
 ENVELOPE_BYTES = 32
-# Codes of SQLite: no such table, malformed, constraint, wrong type, no database. The file is not what was written here.
-DAMAGE = frozenset({1, 11, 19, 20, 26})
-READONLY, FULL = 8, 13
-
-SETUP = f"""
-PRAGMA page_size = {PAGE_BYTES};
-PRAGMA locking_mode = EXCLUSIVE;
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = FULL;
-PRAGMA wal_autocheckpoint = {WAL_PAGES};
-PRAGMA journal_size_limit = {WAL_PAGES * PAGE_BYTES};
-"""
+LARGEST_BYTES = wire.MAX_BYTES - ENVELOPE_BYTES
+# What SQLite, the file system and a file of something else raise; to the caller all of it is an OutboxError.
+FAULTS = (sqlite3.Error, DamagedError, OSError)
 
 
 class OutboxError(GapdError):
@@ -69,11 +65,15 @@ class OutboxFullError(OutboxError):
     """No room for another message; those that wait are untouched."""
 
 
+class MessageTooLargeError(OutboxError):
+    """The message can never be sent, however often it is put; it is not stored."""
+
+
 class Outbox:
     """Messages in order, of one robot, for one process.
 
     `id` is random and new with each database, `last` the highest sequence given, `corrupt` the rows moved aside.
-    `log` gets one line for everything that was found damaged.
+    `log` gets one line for everything that was found damaged. Whatever the disk does comes out as OutboxError.
     """
 
     def __init__(self, path: Path, max_bytes: int, log: Log) -> None:
@@ -82,6 +82,8 @@ class Outbox:
             raise ConfigError(f"outbox max_bytes = {max_bytes} is too small; give at least {SMALLEST_BYTES}")
         self.path, self.max_bytes, self._log = path, max_bytes, log
         self.id, self.last, self.corrupt, self._waiting = "", 0, 0, 0
+        # Read from a damaged file and not yet in the new one.
+        self._rescued: deque[Stored] = deque()
         self._db: sqlite3.Connection | None = None
         self._lock = _lock(path)
         try:
@@ -114,21 +116,9 @@ class Outbox:
     def put(self, message: Stored) -> int:
         """Store a message and return its sequence; epoch and sequence in the message do not matter.
 
-        On the disk when it returns. Raises OutboxFullError, or OutboxError if the message may not be stored.
+        On the disk when it returns. Raises OutboxFullError, MessageTooLargeError, or OutboxError if the disk fails.
         """
-
-        def store(db: sqlite3.Connection) -> int:
-            sequence = self.last + 1
-            body = wire.ENCODER.encode(msgspec.structs.replace(message, epoch=0, sequence=sequence))
-            if len(body) > wire.MAX_BYTES - ENVELOPE_BYTES:
-                raise OutboxError(f"a message of {len(body)} bytes cannot be sent; it must stay below {wire.MAX_BYTES}")
-            with _transaction(db):
-                insert(db, sequence, body)
-                write_head(db, Head(self.id, sequence))
-            self.last, self._waiting = sequence, self._waiting + 1
-            return sequence
-
-        return self._run(store)
+        return self._run(lambda db: self._store(db, message))
 
     def pending(self, limit: int, after: int = 0) -> list[tuple[int, Stored]]:
         """At most `limit` waiting messages with sequences above `after`, oldest first."""
@@ -153,6 +143,18 @@ class Outbox:
         self._run(lambda db: write_head(db, head))
         self.id = head.id
 
+    def _store(self, db: sqlite3.Connection, message: Stored) -> int:
+        sequence = self.last + 1
+        body = wire.ENCODER.encode(msgspec.structs.replace(message, epoch=0, sequence=sequence))
+        if len(body) > LARGEST_BYTES:
+            kind = type(message).__name__.lower()
+            raise MessageTooLargeError(f"{kind} of {len(body)} bytes cannot be sent; at most {LARGEST_BYTES} can")
+        with transaction(db):
+            insert(db, sequence, body)
+            write_head(db, Head(self.id, sequence))
+        self.last, self._waiting = sequence, self._waiting + 1
+        return sequence
+
     def _read(self, db: sqlite3.Connection, limit: int, after: int) -> list[tuple[int, Stored]]:
         found: list[tuple[int, Stored]] = []
         while len(found) < limit:
@@ -176,18 +178,29 @@ class Outbox:
         )
 
     def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """Do it; after an error open again, because what SQLite holds in memory may no longer be what is on disk."""
+        """Do it; where the file turns out to be damaged, in a new one."""
+        db = self._open()
         try:
-            return action(self._open())
-        except sqlite3.Error as error:
-            if _code(error) == FULL:
-                raise self._full() from None
+            return action(db)
+        except FAULTS as error:
+            if not is_damage(error, self.path):
+                raise self._failed(error) from None
             self._disconnect()
-            if self._is_damage(error):
-                return action(self._start_over(str(error)))
-            with suppress(OutboxError):  # the next call tries again
-                self._open()
-            raise OutboxError(f"outbox {self.path}: {error}; check the disk, then do it again") from None
+            fault = str(error)
+        db = self._start_over(fault)
+        try:
+            return action(db)
+        except FAULTS as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: Exception) -> OutboxError:
+        """What to raise; opens again first, because what SQLite holds in memory may no longer be what is on disk."""
+        if is_full(error):
+            return self._full()
+        self._disconnect()
+        with suppress(OutboxError):  # the next call tries again
+            self._open()
+        return OutboxError(f"outbox {self.path}: {error}; check the disk, then do it again")
 
     def _full(self) -> OutboxFullError:
         return OutboxFullError(
@@ -203,35 +216,26 @@ class Outbox:
             raise OutboxError(f"outbox {self.path} is closed; open it again")
         try:
             return self._connect()
-        except (sqlite3.Error, DamagedError) as error:
+        except FAULTS as error:
             self._disconnect()
-            if isinstance(error, sqlite3.Error) and not self._is_damage(error):
+            if not is_damage(error, self.path):
                 raise OutboxError(f"outbox {self.path}: {error}; check the disk and its permissions") from None
-            return self._start_over(str(error))
-
-    def _is_damage(self, error: sqlite3.Error) -> bool:
-        """Whether the file is at fault; a format that SQLite does not know makes a file read-only to it."""
-        return _code(error) in DAMAGE or (_code(error) == READONLY and os.access(self.path, os.W_OK))
+            fault = str(error)
+        return self._start_over(fault)
 
     def _connect(self) -> sqlite3.Connection:
-        exists = self.path.exists()
-        if exists and self.path.stat().st_size == 0:
-            raise DamagedError("it is empty")
-        wal = _beside(self.path, "-wal")
-        crashed = wal.exists() and wal.stat().st_size > 0
-        self._db = db = sqlite3.connect(self.path, timeout=0, isolation_level=None)
-        db.text_factory = bytes  # damaged text must not raise when it is read
-        db.executescript(SETUP)
-        self._limit(db)
+        exists, crashed = self.path.exists(), has_unfinished_log(self.path)
+        self._db = db = connect(self.path, self.max_bytes, self._log)
         if exists:
             self._resume(db, crashed=crashed)
         else:
             self._create(db)
+        self._put_back(db)
         return db
 
     def _create(self, db: sqlite3.Connection) -> None:
         head = Head(secrets.token_hex(16), 0)
-        with _transaction(db):
+        with transaction(db):
             db.execute(TABLE)
             insert(db, 0, msgspec.msgpack.encode(head))
         self.id, self.last, self.corrupt, self._waiting = head.id, 0, 0, 0
@@ -250,38 +254,37 @@ class Outbox:
         self._waiting = db.execute(f"{count} > 0").fetchone()[0]
         self.corrupt = db.execute(f"{count} < 0").fetchone()[0]
 
-    def _limit(self, db: sqlite3.Connection) -> None:
-        """Cap the file below what the disk can hold: a full disk could not even delete."""
-        present = db.execute("PRAGMA page_count").fetchone()[0] * PAGE_BYTES
-        room = present + shutil.disk_usage(self.path.parent).free - WAL_BYTES
-        if room < self.max_bytes:
-            self._log(f"outbox {self.path}: the disk has room for {max(room, 0)} of {self.max_bytes} bytes; free some")
-        pages = max(min(self.max_bytes, room) // PAGE_BYTES, 1)
-        db.execute(f"PRAGMA max_page_count = {pages}")
-
     def _start_over(self, fault: str) -> sqlite3.Connection:
-        """Rename the damaged file, begin a new outbox, and put what is still whole of the old one into it."""
-        kept = whole(self.path)
-        number = 1
-        while _beside(self.path, f".damaged-{number}").exists():
-            number += 1
-        aside = _beside(self.path, f".damaged-{number}")
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                _beside(self.path, suffix).rename(_beside(aside, suffix))
+        """Rename the damaged file and begin a new outbox with what is still whole of the old one."""
         try:
-            db = self._connect()
-        except (sqlite3.Error, DamagedError) as error:
+            found = whole(self.path)
+            aside = set_aside(self.path)
+            self._rescued.extendleft(reversed(found))
+            self._log(
+                f"outbox {self.path}: is damaged ({fault}) and now {aside.name}; a new outbox begins, "
+                f"with {len(self._rescued)} messages of the old one; check the disk"
+            )
+            return self._connect()
+        except FAULTS as error:
             self._disconnect()
-            raise OutboxError(f"outbox {self.path}: is damaged ({fault}) and cannot begin anew: {error}") from None
-        for message in kept:
-            with suppress(OutboxFullError):
-                self.put(message)
-        self._log(
-            f"outbox {self.path}: is damaged ({fault}) and now {aside.name}; a new outbox begins, "
-            f"with {len(self)} messages of the old one; check the disk"
-        )
-        return db
+            text = f"outbox {self.path}: is damaged ({fault}) and cannot begin anew: {error}"
+            raise OutboxError(f"{text}; check the disk and its permissions") from None
+
+    def _put_back(self, db: sqlite3.Connection) -> None:
+        """Store what was read from a damaged file. Where the disk fails the rest waits for the next opening."""
+        lost = 0
+        while self._rescued:
+            try:
+                self._store(db, self._rescued[0])
+            except MessageTooLargeError:
+                lost += 1
+            except sqlite3.Error as error:
+                if not is_full(error):
+                    raise
+                lost += 1
+            self._rescued.popleft()
+        if lost:
+            self._log(f"outbox {self.path}: {lost} messages of the damaged one do not fit in here; free the disk")
 
     def _disconnect(self) -> None:
         if self._db is not None:
@@ -290,23 +293,10 @@ class Outbox:
             self._db = None
 
 
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing; the error that ends it is the one that is raised."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # after some errors SQLite has rolled back by itself
-            db.execute("ROLLBACK")
-        raise
-
-
 def _lock(path: Path) -> int:
     """Descriptor that holds the lock: also while the file is renamed and made anew."""
     try:
-        descriptor = os.open(_beside(path, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(beside(path, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ConfigError(
             f"outbox {path}: cannot be there ({error.strerror}); make the folder, or correct the path"
@@ -317,12 +307,3 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise OutboxError(f"outbox {path} is in use by another process; stop that one first") from None
     return descriptor
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-def _code(error: sqlite3.Error) -> int:
-    """SQLite's error code without its extension; 0 if the error is not from there."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -69,6 +69,7 @@ def whole(path: Path) -> list[Stored]:
     found: dict[int, Stored] = {}
     with suppress(sqlite3.Error), closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as db:
         db.text_factory = bytes
+        db.execute("PRAGMA writable_schema = ON")  # else SQLite reads nothing of a file that has been cut off
         for (sequence,) in db.execute("SELECT sequence FROM message WHERE sequence > 0 LIMIT 1000000"):
             with suppress(sqlite3.Error):
                 row = db.execute(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -14,7 +14,7 @@ from gapd.errors import InputError
 from gapd.gap_model.learned import Learned
 from gapd.live import journal, overview
 from gapd.live.edges import Edges
-from gapd.live.events import Decided, Diverged, Judged, Monitored, Recovered
+from gapd.live.events import Decided, Monitored
 from gapd.live.fitter import Failed, Fitter
 from gapd.live.host_talk import HostTalk
 from gapd.live.pipeline import Happening, Pipeline
@@ -24,7 +24,6 @@ from gapd.live.recording_format import RecordingError
 from gapd.live.source_watch import SourceWatch
 from gapd.live.status import Level, Status
 from gapd.live.telemetry import canonical
-from gapd.live.trial_period import Return
 from gapd.messages.frames import Frame
 from gapd.model.robot import Robot
 
@@ -48,11 +47,10 @@ class Daemon:
         self.robot, self.edges = robot, edges
         memory, version = edges.state.load()
         self.pipeline = Pipeline(robot, robot.config.live.keeper, memory)
-        self.problems = Problems()
+        self.problems = Problems(self.pipeline.keeper.memory)
         self.host = HostTalk(edges, self.pipeline, version, self.problems, self._note)
         self.source = SourceWatch(edges, self.pipeline, self.problems)
         self.fitter = Fitter(robot, learned)
-        self._poller = zmq.Poller()
         self._turned_s = 0.0
         self._began_s = self._alive_s = time.monotonic()
         self._saved = (memory, version)
@@ -109,19 +107,18 @@ class Daemon:
     def _wait(self) -> None:
         time.sleep(max(0.0, self._turned_s + LEAST_TURN_S - time.monotonic()))
         self._turned_s = time.monotonic()
+        poller = zmq.Poller()
         sockets = [self.edges.frames.socket, self.edges.link.socket if self.edges.link else None]
         for socket in sockets:
             if socket is not None:
-                self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(self.edges.status, zmq.POLLIN)
-        self._poller.poll(TURN_MS)
-        self._poller = zmq.Poller()
+                poller.register(socket, zmq.POLLIN)
+        poller.register(self.edges.status, zmq.POLLIN)
+        poller.poll(TURN_MS)
 
     def _take(self, frame: Frame, now_s: float) -> None:
         self._record_frame(frame, now_s)
         happened = self.pipeline.add(frame, now_s)
         row = self.pipeline.row
-        self.host.robot_s = row.timestamp if row is not None else self.host.robot_s
         self._handle(happened)
         if row is None:
             return
@@ -138,7 +135,7 @@ class Daemon:
             self._failed(result)
         elif result is not None:
             self.problems.clear("fit")
-            self._handle(self.pipeline.finish(result))
+            self._handle(self.pipeline.keeper.finish(result))
         if self.pipeline.keeper.job is not None and not self.fitter.busy:
             self.fitter.start(self.pipeline.keeper.job)
             journal.fit_started(self.edges.log, self.pipeline.keeper.job)
@@ -149,26 +146,15 @@ class Daemon:
         remedy += "" if failed.foreseen else "; if it fails too, report this line"
         canonical(self.edges.log, "fit_failed", level="error", reason=failed.reason, remedy=remedy)
         self.problems.note("fit", Level.ERROR, f"a fit has failed: {failed.reason}; {remedy}")
-        self._handle(self.pipeline.abandon())
+        self._handle(self.pipeline.keeper.abandon())
 
-    def _handle(self, happened: list[Happening]) -> None:
+    def _handle(self, happened: Sequence[Happening]) -> None:
         for event in happened:
             journal.write(self.edges.log, event, self.robot)
             self._publish(event)
-            floors = overview.floors(event)
-            if floors is not None:
-                self._floors = floors
-            if isinstance(event, Decided):
-                self.host.decided(event)
-            elif isinstance(event, Return):
-                self.host.returned(event)
-            elif isinstance(event, Judged):
-                self.host.answer(event)
-            elif isinstance(event, Diverged):
-                self.host.diverged(event)
-            elif isinstance(event, Recovered):
-                self.host.recovered()
-            self.source.heard(event)
+            self._floors = overview.floors(event) or self._floors
+            for listener in (self.problems, self.host, self.source):
+                listener.heard(event)
 
     def _tell_level(self) -> None:
         """To the host with each heartbeat, on the stream whenever it changes."""
@@ -176,7 +162,7 @@ class Daemon:
             self.edges.link.level = int(self.problems.level)
         if self.edges.stream is not None and self.problems.level != self._level:
             self._level = self.problems.level
-            self.edges.stream.level(self.host.robot_s, self._level, self._counters())
+            self.edges.stream.level(self.pipeline.robot_s, self._level, self._counters())
 
     def _publish(self, event: Happening) -> None:
         stream = self.edges.stream
@@ -187,11 +173,11 @@ class Daemon:
         elif isinstance(event, Decided):
             space, check = self.robot.parameters, event.report.check
             sd = space.physical_sd(event.z, event.report.identification.uncertainty.sd)
-            stream.estimates(self.host.robot_s, space.to_physical(event.z).tolist(), sd.tolist())
+            stream.estimates(self.pipeline.robot_s, space.to_physical(event.z).tolist(), sd.tolist())
             self._level = None  # with each decision, changed or not
             stream.verdict(
-                self.host.robot_s, event.report.decision.action, accepted=check.verdict == "accepted",
-                gap_before=check.floors_before, gap_after=check.floors_after, windows=check.windows,
+                self.pipeline.robot_s, event.report.decision.action, accepted=check.verdict == "accepted",
+                floors_before=check.floors_before, floors_after=check.floors_after, windows=check.windows,
             )  # fmt: skip
 
     def _record_frame(self, frame: Frame, now_s: float) -> None:
@@ -200,7 +186,7 @@ class Daemon:
 
     def _note(self, event: str, **fields: object) -> None:
         """Record what decisions depend on besides frames, so that a replay decides the same."""
-        self._record(lambda recorder: recorder.event(self.host.robot_s, event, fields))
+        self._record(lambda recorder: recorder.event(self.pipeline.robot_s, event, fields))
 
     def _record(self, write: Callable[[Recorder], None]) -> None:
         recorder = self.edges.recorder

@@ -44,7 +44,7 @@ class Drifted:
 
 
 @dataclass(frozen=True)
-class Recovered:
+class EscalationOver:
     """The gap is again what it was before an escalation, for long enough: changes are told from that again."""
 
     now_s: float
@@ -97,4 +97,4 @@ class Judged:
     z: Array
 
 
-Event = Monitored | Drifted | Recovered | Diverged | Decided | Outdated | Judged | Return
+Event = Monitored | Drifted | EscalationOver | Diverged | Decided | Outdated | Judged | Return

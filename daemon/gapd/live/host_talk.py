@@ -19,12 +19,12 @@ from gapd.link.link_events import (
     Refused,
     Rejected,
 )
-from gapd.link.outbox import OutboxError
+from gapd.link.outbox import MessageTooLargeError, OutboxError
 from gapd.link.outbox_rows import Stored
 from gapd.live import journal, outgoing
 from gapd.live.edges import Edges
 from gapd.live.events import Decided, Diverged, Judged
-from gapd.live.pipeline import Pipeline
+from gapd.live.pipeline import Happening, Pipeline
 from gapd.live.postbox import Postbox
 from gapd.live.problems import Problems
 from gapd.live.status import Level, LinkState
@@ -35,6 +35,7 @@ from gapd.messages.link import CHUNK_BYTES, Candidate, Chunk, Correction, Verdic
 
 Array = NDArray[np.float64]
 
+TOO_LARGE = "freeze parameters that matter least: the host takes a message of all values at once"
 # The same joint and term are escalated again only after this long, by the robot's clock.
 ESCALATION_S = 3600.0
 
@@ -42,18 +43,18 @@ ESCALATION_S = 3600.0
 class HostTalk:
     """Corrections, escalations and verdicts out; acknowledgements, values and candidates in.
 
-    `post` knows the version of the values on the host, `robot_s` is the robot's clock, kept by the daemon.
+    `post` knows the version of the values on the host.
     """
 
     def __init__(
         self, edges: Edges, pipeline: Pipeline, version: int, problems: Problems, record: Callable[..., None]
     ) -> None:
         """`version` is that of the values on the host, as last known; `record` keeps what a replay needs to know."""
-        self.post, self.problems, self.robot_s = Postbox(edges.outbox, version), problems, 0.0
+        self.post, self.problems = Postbox(edges.outbox, version), problems
         self._edges, self._pipeline, self._robot, self._record = edges, pipeline, pipeline.keeper.robot, record
         self._escalated: dict[object, float] = {}
         self._candidates: dict[str, Candidate] = {}
-        self._judged: set[str] = set()
+        self._known: set[str] = set()
 
     def take_up(self) -> None:
         """What an earlier process left in the outbox: killed before the state, its values are those on their way."""
@@ -61,25 +62,29 @@ class HostTalk:
         if left is not None:
             self.adopt(self.post.version, left.z)
 
-    def decided(self, event: Decided) -> None:
-        """A fit has ended: send what it corrects, and what it cannot explain."""
+    @property
+    def robot_s(self) -> float:
+        """The robot's clock."""
+        return self._pipeline.robot_s
+
+    def heard(self, event: Happening) -> None:
+        """Send what the pipeline corrects, and what it cannot explain."""
+        match event:
+            case Decided():
+                self._decided(event)
+            case Diverged():
+                self._escalate(event, event.reason, event.since_s)
+            case Return():
+                self.put(outgoing.returned(event, self._robot.parameters.names, self._sd(), self.robot_s))
+            case Judged():
+                self._answer(event)
+
+    def _decided(self, event: Decided) -> None:
         decision = event.report.decision
-        level = Level[decision.level]
-        self.problems.note("decision", level, f"{decision.reason}; {decision.remedy}" if level else "")
-        self.problems.clear("return")
         if decision.corrections:
-            self.put(outgoing.correction(event, self.post.version, self.robot_s))
+            self.put(outgoing.correction(event, self.robot_s))
         if decision.action == "escalate":
             self._escalate(event, decision.reason, event.job.since_s)
-
-    def diverged(self, event: Diverged) -> None:
-        """No fit can be made: that is for the host."""
-        self.problems.note("decision", Level.ERROR, f"{event.reason}; {event.remedy}")
-        self._escalate(event, event.reason, event.since_s)
-
-    def recovered(self) -> None:
-        """What was escalated has gone away."""
-        self.problems.clear("decision")
 
     def _escalate(self, event: Decided | Diverged, reason: str, since_s: float) -> None:
         """Once for each joint and term, and again only after a while."""
@@ -89,7 +94,7 @@ class HostTalk:
             return
         self._escalated[key] = self.robot_s
         digest, size = self._evidence(since_s)
-        self.put(outgoing.escalation(event, self.post.version, self.robot_s, digest, size))
+        self.put(outgoing.escalation(event, self.robot_s, digest, size))
 
     def _evidence(self, since_s: float) -> tuple[str, int]:
         """Store the newest frames since the change; an escalation goes out without them if that fails."""
@@ -103,19 +108,10 @@ class HostTalk:
             canonical(self._edges.log, "evidence_lost", level="error", reason=str(error))
             return "", 0
 
-    def returned(self, event: Return) -> None:
-        """The previous values have come back: the host gets them too."""
-        names, version = self._robot.parameters.names, self.post.version
-        self.put(outgoing.returned(event, names, self._sd(), version, self.robot_s))
-        self.problems.note("return", Level.WARN, f"the last correction was taken back: {event.check.reason}")
-
-    def answer(self, event: Judged) -> None:
+    def _answer(self, event: Judged) -> None:
         """A candidate has been judged: the host gets the verdict."""
         offered = self._candidates.pop(event.candidate, None)
         if offered is not None:
-            accepted = event.check.verdict == "accepted"
-            if accepted:
-                self.problems.clear("decision")
             self.put(outgoing.verdict(event, offered.base_version, self.robot_s))
 
     def put(self, message: Stored) -> None:
@@ -126,13 +122,17 @@ class HostTalk:
     def store(self) -> None:
         """Move into the outbox what it did not take before."""
         try:
-            for sequence, message in self.post.store():
+            for stored, message in self.post.store():
                 kind = type(message).__name__.lower()
-                canonical(self._edges.log, "queued", kind=kind, sequence=sequence, base_version=message.base_version)
+                if isinstance(stored, MessageTooLargeError):
+                    self.problems.note("message", Level.ERROR, f"{stored}; {TOO_LARGE}")
+                    canonical(self._edges.log, "not_sent", level="error", kind=kind, reason=stored, remedy=TOO_LARGE)
+                    continue
+                canonical(self._edges.log, "queued", kind=kind, sequence=stored, base_version=message.base_version)
+                self.problems.clear("message")
+                self.problems.clear("outbox")
         except OutboxError as error:
             self._outbox_failed(error)
-        else:
-            self.problems.clear("outbox")
 
     def _outbox_failed(self, error: OutboxError) -> None:
         self.problems.note("outbox", Level.ERROR, str(error))
@@ -148,6 +148,9 @@ class HostTalk:
                 self._heard(event)
         except OutboxError as error:
             self._outbox_failed(error)
+        else:
+            if not self.post.unstored:
+                self.problems.clear("outbox")
 
     def _heard(self, event: Event) -> None:
         match event:
@@ -177,8 +180,7 @@ class HostTalk:
 
     def _rejected(self, event: Rejected) -> None:
         self.problems.note("host", Level.WARN, f"the host refused a message ({event.code}); {event.remedy}")
-        refused = isinstance(event.message, Correction | Verdict) and event.code != "wrong_epoch"
-        if event.code == "stale_base" or (refused and (event.z or not event.version)):
+        if isinstance(event.message, Correction | Verdict):
             self.adopt(event.version, event.z)  # the simulator does not have the refused values
         elif self.post.pending == 0:
             self.post.version = event.version
@@ -198,9 +200,9 @@ class HostTalk:
             self._pipeline.keeper.adopt(np.array(z))
 
     def _offered(self, candidate: Candidate) -> None:
-        if candidate.candidate in self._judged or candidate.base_version != self.post.version:
+        if candidate.candidate in self._known or candidate.base_version != self.post.version:
             return
-        self._judged.add(candidate.candidate)
+        self._known.add(candidate.candidate)
         self._candidates[candidate.candidate] = candidate
         self._record("offered", candidate=candidate.candidate, z=candidate.z)
         self._pipeline.keeper.offer(candidate.candidate, np.array(candidate.z))
@@ -224,4 +226,4 @@ class HostTalk:
             told = self._edges.link.status(self.robot_s)
         except OutboxError as error:
             return LinkState(error=str(error))
-        return LinkState(told.endpoint, told.up, told.pending, told.oldest_s, told.version, told.error)
+        return LinkState(told.endpoint, told.up, told.pending, told.oldest_s, told.version, told.error, told.dropped)

@@ -7,7 +7,7 @@ from typing import assert_never
 import numpy as np
 
 from gapd.link import link_events
-from gapd.live.events import Decided, Diverged, Drifted, Job, Judged, Monitored, Outdated, Recovered
+from gapd.live.events import Decided, Diverged, Drifted, EscalationOver, Job, Judged, Monitored, Outdated
 from gapd.live.pipeline import Dropped, Gated, Happening
 from gapd.live.telemetry import Level, Logger, canonical
 from gapd.live.trial_period import Return
@@ -34,7 +34,7 @@ def write(log: Logger, event: Happening, robot: Robot) -> None:
                 log, "drift", level="warning", channel=event.channel, since_s=event.since_s, time_s=event.now_s,
                 score=event.score, remedy="none yet: a fit follows once enough windows have come",
             )  # fmt: skip
-        case Recovered():
+        case EscalationOver():
             canonical(log, "escalation_over", time_s=event.now_s, reason=event.reason, remedy="nothing to do")
         case Diverged():
             canonical(
@@ -87,7 +87,7 @@ def _decision(log: Logger, event: Decided) -> None:
     canonical(
         log, "decision", level=_LEVELS[report.decision.level], action=report.decision.action, why=event.job.why,
         since_s=event.job.since_s, reason=report.decision.reason, remedy=report.decision.remedy,
-        gap_before=report.check.floors_before, gap_after=report.check.floors_after, verdict=report.check.verdict,
+        floors_before=report.check.floors_before, floors_after=report.check.floors_after, verdict=report.check.verdict,
         corrected=[e.name for e in report.decision.corrections if e.significant], windows=report.fitted,
         rollouts=found.rollouts,
         commissioned=event.commissioned,

@@ -2,27 +2,30 @@
 
 It is driven by windows and their own time, so that a recording replays to the same decisions. A fit is handed out as a
 `Job` and its report handed back; windows that close meanwhile wait. States: *commissioning* (no accepted fit yet),
-*watching* (one replay per window, drift test), *gathering* (drift found, collecting windows from after the change).
+*watching* (one replay per window, drift test), *gathering* (drift found, collecting windows from after the change),
+*fitting* (a job is handed out).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gapd.errors import InputError
-from gapd.fit.check import LOST_SHARE, MIN_BLOCKS, MIN_WINDOWS, blocks_of, check
-from gapd.fit.cycle import BLOCK_S, Report, Standing, hold_out, windows_needed
+from gapd.fit.check import LOST_SHARE, MIN_BLOCKS, MIN_WINDOWS
+from gapd.fit.cycle import Report, Standing, hold_out, windows_needed
+from gapd.fit.decide import Action
 from gapd.gap.replay import Replay, gap
-from gapd.live.events import Decided, Diverged, Drifted, Event, Job, Judged, Monitored, Outdated, Recovered
+from gapd.live.comparison import Comparison
+from gapd.live.events import Decided, Diverged, Drifted, EscalationOver, Event, Job, Judged, Monitored, Outdated
 from gapd.live.memory import Memory
 from gapd.live.monitor import Baseline, Drift, DriftTest
 from gapd.live.recovery import Recovery
-from gapd.live.trial_period import DIVERGED, TrialPeriod
+from gapd.live.robot_clock import RobotClock
+from gapd.live.trial_period import Return, TrialPeriod
 from gapd.live_config import KeeperSettings
 from gapd.measured.windows import Windows
 from gapd.model.robot import Robot
@@ -32,18 +35,10 @@ Array = NDArray[np.float64]
 HOUR_S = 3600.0
 # Windows at the onset of a change that may hold a little of both.
 AROUND = 1
+# Verdict of a robot that needs nothing.
+NOTHING_TO_DO = ("OK", "")
 # A channel has moved if its motion within windows is above this many noise standard deviations; at rest it is 1.4.
 MOVED = 3.0
-
-
-@dataclass
-class _Offer:
-    """A candidate of the host under test: its values (P,), squared gaps of present and offered values by window."""
-
-    candidate: str
-    z: Array
-    windows: list[Windows] = field(default_factory=list)
-    gaps: list[tuple[Array, Array]] = field(default_factory=list)
 
 
 class Keeper:
@@ -54,16 +49,18 @@ class Keeper:
         self.robot, self.settings = robot, settings
         self.memory = memory or Memory(tuple(robot.parameters.z_nominal.tolist()))
         self.job: Job | None = None
-        self._replay = Replay(robot)
+        self._replay, self._clock = Replay(robot), RobotClock()
         self._needed = windows_needed(robot.config.timing.window_s)
         # Newest windows, each with whether it could be replayed.
         self._recent: deque[tuple[Windows, bool]] = deque(maxlen=max(settings.windows, self._needed))
         self._waiting: deque[Windows] = deque()
+        self._now_s = 0.0  # of the newest window, by a clock that only rises
         self._drift: Drifted | None = None
-        self._test, self._recovery = self._new_test(), self._new_recovery()
+        self._test: DriftTest | None = None
+        self._recovery: Recovery | None = None
+        self._watch()
         self._trial: TrialPeriod | None = None
-        self._before: tuple[tuple[float, ...], tuple[str, ...]] = ((), ())  # what was known of the previous values
-        self._offer: _Offer | None = None
+        self._offer: tuple[str, Comparison] | None = None  # a candidate of the host, by name
         self._fits_s: deque[float] = deque(maxlen=settings.fits_per_hour)
 
     @property
@@ -85,28 +82,34 @@ class Keeper:
         """Windows that wait for the end of a fit."""
         return len(self._waiting)
 
-    def missing_s(self, now_s: float) -> float:
+    @property
+    def missing_s(self) -> float:
         """Seconds of usable windows until the next fit, at most, if there is reason for one."""
         windows = self._needed - sum(replayed for _, replayed in self._recent)
-        pause_s = self._fits_s[-1] + self.settings.min_interval_s - now_s if self._fits_s else 0.0
+        pause_s = self._fits_s[-1] + self.settings.min_interval_s - self._now_s if self._fits_s else 0.0
         return max(windows * self.robot.config.timing.window_s, pause_s, 0.0)
 
     def add(self, window: Windows) -> list[Event]:
         """Take in one ok window; while a fit is being made it waits."""
-        if self.job is not None:
-            self._waiting.append(window)
-            return []
-        return self._take(window)
+        self._waiting.append(self._clock.stamp(window))
+        return self._catch_up()
+
+    def restart(self) -> None:
+        """The robot's clock begins anew: windows from now on are none that follow those before."""
+        self._clock.restart()
 
     def offer(self, candidate: str, z: Array) -> None:
         """Take in values (P,) that the host offers; they are judged on windows that are still to come."""
         space = self.robot.parameters
-        self._offer = _Offer(candidate, np.clip(z, space.z_min, space.z_max))
+        self._offer = candidate, Comparison(self.robot, np.clip(z, space.z_min, space.z_max))
 
     def adopt(self, z: Array) -> None:
         """Take over values (P,) that hold on the host; the baseline stays, so that wrong ones show as drift."""
         space = self.robot.parameters
-        self._move(np.clip(z, space.z_min, space.z_max))
+        z = np.clip(z, space.z_min, space.z_max)
+        if not np.array_equal(z, self.z):  # the verdict was about values that are gone
+            self.memory = msgspec.structs.replace(self.memory, verdict=NOTHING_TO_DO)
+        self._move(z)
 
     def finish(self, report: Report) -> list[Event]:
         """Take in the report of the job, then the windows that waited for it."""
@@ -133,14 +136,14 @@ class Keeper:
         return events
 
     def _take(self, window: Windows) -> list[Event]:
-        squared = self._squared(window, self.z)[0]
+        squared, self._now_s = self._squared(window, self.z)[0], self._clock.running_s(window)
         self._recent.append((window, not np.isposinf(squared).any()))
         events: list[Event] = [Monitored(float(window.start_s[0]), np.sqrt(squared), self._floors(squared))]
         events += self._tried(window, squared)
         events += self._judged(window, squared)
         if self._drift is None:
             events += self._recovered(float(window.start_s[0]), squared) or self._drifted(squared)
-        return [*events, *self._propose(float(window.start_s[0]))]
+        return [*events, *self._propose()]
 
     def _squared(self, windows: Windows, z: Array) -> Array:
         """Mean squared gaps (W, C) in noise², from the measured initial states; NaN if absent, inf if one diverged."""
@@ -158,12 +161,19 @@ class Keeper:
         return float(np.sqrt(np.nanmean(ratio))) if np.isfinite(ratio).any() else np.nan
 
     def _recovered(self, now_s: float, squared: Array) -> list[Event]:
-        """The cause of an escalation has gone: the baseline from before it holds again."""
+        """The cause of an escalation has gone: the baseline from before it holds again.
+
+        If there was none, the floor was that of the cause, too: the robot is commissioned anew.
+        """
         if self._recovery is None or not self._recovery.update(squared):
             return []
-        self.memory = msgspec.structs.replace(self.memory, baseline=self.memory.earlier, earlier=None)
-        self._test, self._recovery = self._new_test(), None
-        return [Recovered(now_s)]
+        earlier = self.memory.earlier
+        self.memory = msgspec.structs.replace(
+            self.memory, baseline=earlier, escalated=False, earlier=None, verdict=NOTHING_TO_DO,
+            floor=self.memory.floor if earlier is not None else (),
+        )  # fmt: skip
+        self._watch()
+        return [EscalationOver(now_s)]
 
     def _drifted(self, squared: Array) -> list[Event]:
         """What the drift test says."""
@@ -185,92 +195,101 @@ class Keeper:
         """The trial period of a correction: what the previous values would have done."""
         if self._trial is None:
             return []
-        back = self._trial.add(squared, self._squared(window, self._trial.previous)[0])
-        if back is not None:
-            z_sd, status = self._before
-            self._move(back.z)
-            self.memory = msgspec.structs.replace(self.memory, z_sd=z_sd, status=status)
-            return [back]
+        self._compare(self._trial.comparison, window, squared)
+        found, previous, z = self._trial.verdict(), self._trial.previous, self.z
+        if found is not None:
+            self._move(np.array(previous.z))
+            self.memory = msgspec.structs.replace(previous, budget=self.memory.budget)
+            self._watch()
+            return [Return(self.z, z, found)]
         if self._trial.over:
             self._trial = None
         return []
 
     def _judged(self, window: Windows, squared: Array) -> list[Event]:
         """A candidate of the host, once there are enough windows to judge it."""
-        offer = self._offer
-        if offer is None:
+        if self._offer is None:
             return []
-        offer.windows.append(window)
-        # Present values with which the replay diverges are as bad as can be.
-        offer.gaps.append((np.where(np.isposinf(squared), DIVERGED, squared), self._squared(window, offer.z)[0]))
-        starts = np.array([w.start_s[0] for w in offer.windows])
-        block = blocks_of(starts, np.zeros(len(starts), np.intp), BLOCK_S)
-        if len(starts) < 2 * MIN_WINDOWS or len(np.unique(block)) < 2 * MIN_BLOCKS:
+        candidate, comparison = self._offer
+        self._compare(comparison, window, squared)
+        if len(comparison) < 2 * MIN_WINDOWS or len(np.unique(comparison.blocks)) < 2 * MIN_BLOCKS:
             return []
         self._offer = None
-        now, offered = (np.stack(side) for side in zip(*offer.gaps, strict=True))
-        verdict = check(
-            now, offered, None, self._spend(float(starts[-1])), block=block,
-            window_s=self.robot.config.timing.window_s, channels=self.robot.layout.channels,
-        )  # fmt: skip
+        verdict = comparison.check(self._spend())
         if verdict.verdict == "accepted":
-            self._move(offer.z, offered)
-        return [Judged(offer.candidate, verdict, self.z)]
+            self.memory = msgspec.structs.replace(self.memory, verdict=NOTHING_TO_DO, escalated=False, earlier=None)
+            self._move(comparison.z, comparison.others)
+        return [Judged(candidate, verdict, self.z)]
 
-    def _propose(self, now_s: float) -> list[Event]:
+    def _compare(self, comparison: Comparison, window: Windows, squared: Array) -> None:
+        comparison.add(window, squared, self._squared(window, comparison.z)[0])
+
+    def _propose(self) -> list[Event]:
         """Hand out a fit if there is reason for one, enough windows, and time enough since the last."""
         due = self._drift is not None or self._test is None
-        if not due or self._offer is not None or not self._may_fit(now_s):
+        if not due or self._offer is not None or not self._may_fit():
             return []
         usable = [window for window, replayed in self._recent if replayed]
+        if not self._recent:
+            return []
         lost = len(self._recent) - len(usable)
         if lost > LOST_SHARE * len(self._recent):
             if len(self._recent) < self._needed:
                 return []
-            self._fits_s.append(now_s)
-            return [Diverged(lost, len(self._recent), float(self._recent[0][0].start_s[0]), now_s)]
+            self._fits_s.append(self._now_s)
+            began_s, now_s = (float(self._recent[n][0].start_s[0]) for n in (0, -1))
+            return [Diverged(lost, len(self._recent), began_s, now_s)]
         try:
             prepared = hold_out(self.robot, Windows.concatenate(usable))
         except InputError:
             return []  # too few windows yet
         floor = np.array(self.memory.floor) if self.memory.floor else None
         step = self.settings.max_step if self.memory.floor else np.inf
-        standing = Standing(self.z, floor, self._spend(now_s), step)
+        standing = Standing(self.z, floor, self._spend(), step)
         why, since_s = "commissioning", np.nan
         if self._drift is not None:
             why, since_s = f"{self._drift.channel} has changed", self._drift.since_s
         self.job = Job(prepared, standing, why, since_s)
-        self._fits_s.append(now_s)
+        self._fits_s.append(self._now_s)
         return []
 
-    def _may_fit(self, now_s: float) -> bool:
-        """Whether the last fit, and as many as an hour may have, are long enough ago. A clock set back is no reason."""
-        past = [s for s in self._fits_s if s <= now_s]
-        if past and now_s - past[-1] < self.settings.min_interval_s:
+    def _may_fit(self) -> bool:
+        """Whether the last fit, and as many as an hour may have, are long enough ago."""
+        past = self._fits_s
+        if past and self._now_s - past[-1] < self.settings.min_interval_s:
             return False
-        return len(past) < self.settings.fits_per_hour or now_s - past[0] >= HOUR_S
+        return len(past) < self.settings.fits_per_hour or self._now_s - past[0] >= HOUR_S
 
     def _decided(self, job: Job, report: Report) -> Decided:
         decision, found = report.decision, report.identification
         sent = {e.name: e.z_after for e in decision.corrections}
-        before = self.z
-        z = np.array([sent.get(n, v) for n, v in zip(self.robot.parameters.names, before.tolist(), strict=True)])
-        self._before = self.memory.z_sd, self.memory.status
+        before = self.memory
+        z = np.array([sent.get(n, v) for n, v in zip(self.robot.parameters.names, before.z, strict=True)])
         told = found.uncertainty
-        self.memory = msgspec.structs.replace(self.memory, z_sd=tuple(told.sd.tolist()), status=told.status)
+        verdict = NOTHING_TO_DO if decision.level == "OK" else (decision.level, decision.sentence)
+        self.memory = msgspec.structs.replace(
+            self.memory, z_sd=tuple(told.sd.tolist()), status=told.status, verdict=verdict
+        )
         commissioned = self._set_floor(job, report)
         # What is left now is what the next change is told from, be it explained or escalated. A fit that was rejected
         # says nothing about the robot.
         if decision.action == "reject":
-            self._drift, self._test = None, self._new_test()
+            self._watch()
         else:
-            earlier = {"escalate": self.memory.earlier or self.memory.baseline, "hold": self.memory.earlier}
-            self.memory = msgspec.structs.replace(self.memory, earlier=earlier.get(decision.action))
+            self._note_escalation(decision.action)
             self._move(z, self._squared(job.prepared.windows, z))
         if sent:
-            layout = self.robot.layout
-            self._trial = TrialPeriod(z, before, self.robot.config.timing.window_s, layout.channels)
+            self._trial = TrialPeriod(self.robot, before)
         return Decided(job, report, z, commissioned)
+
+    def _note_escalation(self, action: Action) -> None:
+        """A correction explains what was escalated before; a hold leaves it as it is."""
+        escalated, earlier = self.memory.escalated, self.memory.earlier
+        if action == "escalate":
+            escalated, earlier = True, earlier if escalated else self.memory.baseline
+        elif action == "correct":
+            escalated, earlier = False, None
+        self.memory = msgspec.structs.replace(self.memory, escalated=escalated, earlier=earlier)
 
     def _set_floor(self, job: Job, report: Report) -> bool:
         """Take what the best model leaves as the floor, of channels that have none yet; whether it is the first."""
@@ -295,30 +314,29 @@ class Keeper:
         return np.where(_moved(job.prepared.windows, self.robot.layout.noise), np.maximum(gap, 1.0), np.nan)
 
     def _move(self, z: Array, gap2: Array | None = None) -> None:
-        """Take over values (P,), and squared gaps (W, C) with them as the new baseline. The test begins anew."""
+        """Take over values (P,), and squared gaps (W, C) with them as the new baseline. The watch begins anew."""
+        if not np.array_equal(z, self.z):
+            self._offer = None  # it was offered in place of other values; the host will offer it again
         self.memory = msgspec.structs.replace(self.memory, z=tuple(z.tolist()))
         if gap2 is not None:
             self.memory = msgspec.structs.replace(self.memory, baseline=Baseline.of(gap2))
-        self._drift, self._trial, self._offer = None, None, None
-        self._test, self._recovery = self._new_test(), self._new_recovery()
+        self._trial = None
         self._recent.clear()
+        self._watch()
 
-    def _spend(self, now_s: float) -> float:
-        alpha, budget = self.memory.budget.spend(now_s)
+    def _watch(self) -> None:
+        """Begin to watch for a change, and for the end of an escalation, with what is remembered."""
+        baseline, earlier = self.memory.baseline, self.memory.earlier
+        window_s = self.robot.config.timing.window_s
+        self._drift = self._test = self._recovery = None
+        if baseline is not None:
+            self._test = DriftTest(baseline, window_s, self.settings.false_alarms_per_day)
+            self._recovery = Recovery(earlier, baseline, window_s) if self.memory.escalated else None
+
+    def _spend(self) -> float:
+        alpha, budget = self.memory.budget.spend(self._now_s)
         self.memory = msgspec.structs.replace(self.memory, budget=budget)
         return alpha
-
-    def _new_test(self) -> DriftTest | None:
-        if self.memory.baseline is None:
-            return None
-        return DriftTest(
-            self.memory.baseline, self.robot.config.timing.window_s, self.settings.false_alarms_per_day
-        )  # fmt: skip
-
-    def _new_recovery(self) -> Recovery | None:
-        if self.memory.earlier is None or self.memory.baseline is None:
-            return None
-        return Recovery(self.memory.earlier, self.memory.baseline, self.robot.config.timing.window_s)
 
 
 def _moved(windows: Windows, noise: Array) -> NDArray[np.bool_]:

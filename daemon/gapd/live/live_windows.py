@@ -39,8 +39,10 @@ class LiveWindows:
         self._rows = _Rows(robot)
         timing = robot.config.timing
         self._window_s, self._offset_s = timing.window_s, timing.command_offset_s
-        self._start_s = self._due_s = math.nan
-        self._tail_s = timing.window_s - min(timing.command_offset_s, 0.0) - LATE_SHARE * robot.layout.step_s
+        self._start_s = self._end_s = math.nan
+        self._length_s = timing.window_s - min(timing.command_offset_s, 0.0)
+        # A frame this early is the last one of a window: unless there are many more in a step.
+        self._late_s = LATE_SHARE * robot.layout.step_s
 
     def add(self, row: Row) -> list[Closed]:
         """Take in one row; the windows that it closes, at most one unless there was a hole."""
@@ -51,17 +53,17 @@ class LiveWindows:
         if not math.isfinite(self._start_s):
             self._begin(now_s + max(self._offset_s, 0.0))
         self._rows.append(row)
-        if now_s < self._due_s:
+        if now_s < self._end_s - min(self._late_s, self._rows.period_s):
             return []
         closed = self._close()
         self._begin(self._start_s + self._window_s)
-        if now_s > self._due_s:  # there is no use in the windows inside a hole
+        if now_s > self._end_s:  # there is no use in the windows inside a hole
             self._rows.drop(len(self._rows) - 1)
             self._begin(now_s + max(self._offset_s, 0.0))
         return [closed]
 
     def _begin(self, start_s: float) -> None:
-        self._start_s, self._due_s = start_s, start_s + self._tail_s
+        self._start_s, self._end_s = start_s, start_s + self._length_s
 
     def _close(self) -> Closed:
         frames, start = self._rows.frames(), np.array([self._start_s])
@@ -86,6 +88,16 @@ class _Rows:
 
     def __len__(self) -> int:
         return self._end - self._first
+
+    @property
+    def period_s(self) -> float:
+        """Mean time between rows; infinite before there are two."""
+        count = len(self)
+        return (
+            float(self._timestamp[self._end - 1] - self._timestamp[self._first]) / (count - 1)
+            if count > 1
+            else math.inf
+        )
 
     def append(self, row: Row) -> None:
         """Add a row at the end."""

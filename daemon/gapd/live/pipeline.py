@@ -9,7 +9,6 @@ import math
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from gapd.fit.cycle import Report
 from gapd.live.events import Event
 from gapd.live.keeper import Keeper
 from gapd.live.live_windows import Closed, LiveWindows
@@ -55,6 +54,7 @@ class Pipeline:
         self.verdicts: Counter[str] = Counter()
         self.dropped = 0
         self.row: Row | None = None  # of the newest frame, if it was one
+        self.robot_s = 0.0  # the robot's clock, by the newest frame that could be used
         self._windows = LiveWindows(robot)
         self.gate: Gate | None = None  # of the newest window
         length = max(1, round(EVIDENCE_S / robot.config.timing.window_s))
@@ -66,27 +66,23 @@ class Pipeline:
         self.row = None if isinstance(row, Refusal) else row
         if isinstance(row, Refusal):
             return [row] if row.new else []
+        self.robot_s = row.timestamp
         if row.restarted:
             self._evidence.clear()
+            self.keeper.restart()
         happened: list[Happening] = []
         for closed in self._windows.add(row):
             happened += self._closed(closed)
         return happened
-
-    def finish(self, report: Report) -> list[Happening]:
-        """Take in the report of the keeper's job."""
-        return [*self.keeper.finish(report)]
-
-    def abandon(self) -> list[Happening]:
-        """The keeper's job came to nothing."""
-        return [*self.keeper.abandon()]
 
     def evidence(self, since_s: float) -> Frames | None:
         """The newest frames from since_s on (NaN: all), at most EVIDENCE_S and EVIDENCE_BYTES; None if there are none.
 
         What was before a change would only blur what the host fits to it.
         """
-        parts = [f for f in self._evidence if len(f) and not f.timestamp[-1] < since_s]
+        every = [f for f in self._evidence if len(f)]
+        # The robot's clock may have begun anew since the change.
+        parts = [f for f in every if not f.timestamp[-1] < since_s] or every
         if not parts:
             return None
         frames = Frames.concatenate(parts)

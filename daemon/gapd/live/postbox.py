@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import msgspec
 
-from gapd.link.outbox import Outbox
+from gapd.link.outbox import MessageTooLargeError, Outbox
 from gapd.link.outbox_rows import Stored
 from gapd.messages.link import Correction, Escalation, Verdict
 
@@ -24,6 +25,11 @@ class Postbox:
         self._waiting: deque[Stored] = deque(maxlen=MOST_WAITING)
 
     @property
+    def unstored(self) -> int:
+        """Messages that the outbox has not taken yet."""
+        return len(self._waiting)
+
+    @property
     def pending(self) -> int:
         """Messages that the host does not have yet, as far as is known."""
         return len(self._waiting) + (len(self._outbox) if self._outbox is not None else 0)
@@ -38,17 +44,21 @@ class Postbox:
         kept = [m for m in self._waiting if not isinstance(m, Correction)]
         self._waiting = deque(kept, maxlen=MOST_WAITING)
 
-    def store(self) -> list[tuple[int, Stored]]:
-        """Move what waits into the outbox, each with its sequence. Raises OutboxError; the rest then waits on."""
-        stored: list[tuple[int, Stored]] = []
+    def store(self) -> Iterator[tuple[int | MessageTooLargeError, Stored]]:
+        """Move what waits into the outbox while the caller iterates, each message with its sequence.
+
+        In its place stands the error of a message that can never be sent: it is dropped, so that nothing waits behind
+        it. Raises any other OutboxError; the rest then waits on.
+        """
         while self._waiting and self._outbox is not None:
             message = self._waiting[0]
             if isinstance(message, Correction | Escalation):
                 message = msgspec.structs.replace(message, base_version=self.version)
-            stored.append((self._outbox.put(message), message))
-            self.version += _makes_version(message)
+            stored = _put(self._outbox, message)
             self._waiting.popleft()
-        return stored
+            if isinstance(stored, int):
+                self.version += _makes_version(message)
+            yield stored, message
 
     def left_behind(self) -> Correction | None:
         """The newest correction that an earlier process put into the outbox; the version goes on from there."""
@@ -58,6 +68,13 @@ class Postbox:
             return None
         self.version = corrections[-1].base_version + 1
         return corrections[-1]
+
+
+def _put(outbox: Outbox, message: Stored) -> int | MessageTooLargeError:
+    try:
+        return outbox.put(message)
+    except MessageTooLargeError as error:
+        return error
 
 
 def _makes_version(message: Stored) -> bool:

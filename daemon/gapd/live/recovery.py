@@ -17,16 +17,22 @@ Array = NDArray[np.float64]
 # The cause must have been away for this long: longer than a turn of most tasks, which may reach it only once.
 QUIET_S = 60.0
 LEAST_WINDOWS = 20
+# Without a baseline from before, a fall by this many spreads: several standard errors of the mean of so many windows.
+FALL = 0.5
 
 
 class Recovery:
     """Tells when the gap is nearer to what it was before an escalation than to what it was with its cause."""
 
-    def __init__(self, earlier: Baseline, now: Baseline, window_s: float) -> None:
-        """`earlier` is from before the escalation, `now` from its fit."""
-        before, mean = np.array(earlier.mean), np.array(now.mean)
-        self._louder = mean > before + SLACK * np.array(earlier.spread)  # false for absent channels
-        self._middle: Array = (before + mean)[self._louder] / 2
+    def __init__(self, earlier: Baseline | None, now: Baseline, window_s: float) -> None:
+        """`earlier` is from before the escalation, None if it came first of all; `now` is from its fit."""
+        mean = np.array(now.mean)
+        if earlier is None:
+            self._louder, middle = np.isfinite(mean), mean - FALL * np.array(now.spread)
+        else:
+            self._louder = mean > np.array(earlier.mean) + SLACK * np.array(earlier.spread)  # false where absent
+            middle = (np.array(earlier.mean) + mean) / 2
+        self._middle: Array = middle[self._louder]
         self._logs: deque[Array] = deque(maxlen=max(LEAST_WINDOWS, round(QUIET_S / window_s)))
 
     def update(self, gap2: Array) -> bool:

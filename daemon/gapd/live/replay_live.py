@@ -20,13 +20,14 @@ from gapd.errors import InputError
 from gapd.fit.cycle import run
 from gapd.gap_model.learned import Learned
 from gapd.live import overview
-from gapd.live.events import Decided, Diverged, Drifted, Judged, Recovered
+from gapd.live.events import Decided, Diverged, Drifted, EscalationOver, Judged
 from gapd.live.memory import Memory
 from gapd.live.pipeline import Happening, Pipeline
+from gapd.live.problems import Problems
 from gapd.live.recording import Recording
 from gapd.live.recording_format import EVENTS, FRAMES, frame_from_json
 from gapd.live.state_folder import read_memory
-from gapd.live.status import Level, Status
+from gapd.live.status import Status
 from gapd.live.trial_period import Return
 from gapd.messages.frames import Frame
 from gapd.model.robot import Robot
@@ -35,11 +36,41 @@ Array = NDArray[np.float64]
 
 
 class Noted(msgspec.Struct):
-    """What the daemon has recorded beside the frames."""
+    """What the daemon has recorded beside the frames; `fields` are those of one of NOTES."""
 
     timestamp: float | None
     event: str
     fields: dict[str, Any]
+
+
+class Started(msgspec.Struct):
+    """A daemon began, with the fingerprint of its parameters and the memory of its keeper."""
+
+    parameters: str
+    memory: dict[str, Any]
+
+
+class FitEnded(msgspec.Struct):
+    """The fit that was being made came to its end."""
+
+    failed: bool
+
+
+class Adopted(msgspec.Struct):
+    """The values of the host became those of the robot: z (P,), scaled."""
+
+    z: tuple[float, ...]
+
+
+class Offered(msgspec.Struct):
+    """The host offered values z (P,), scaled."""
+
+    candidate: str
+    z: tuple[float, ...]
+
+
+Note = Started | FitEnded | Adopted | Offered
+NOTES: dict[str, type[Note]] = {"started": Started, "fit_ended": FitEnded, "adopted": Adopted, "offered": Offered}
 
 
 @dataclass(frozen=True)
@@ -60,21 +91,21 @@ class ReplayLive:
         """Begin as a robot that was never commissioned."""
         self.robot, self._learned, self._threads = robot, learned, threads
         self.lines: list[Line] = []
+        self.notes: list[str] = []  # what a reader should know of the recordings
+        self._newest: tuple[float, Path] | None = None  # arrival of the last message so far, and its recording
         self._time_s = 0.0
-        self._last: Decided | None = None
-        self._floors: float | None = None
+        self._floors: float | None
         self._start(None, noted=False)
 
     def add(self, path: Path) -> None:
-        """Replay a recording. InputError if it is damaged or holds no frames."""
-        count = 0
-        for arrival_s, item in _items(Recording(path)):
+        """Replay a recording. InputError if it is damaged, holds no frames, or is older than the one before."""
+        count, middle, recording = 0, False, Recording(path)
+        for arrival_s, item in _items(recording):
+            self._require_order(arrival_s, path)
             if isinstance(item, Noted):
-                try:
-                    self._heed(item)
-                except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
-                    fault = f"'{item.event}' is not as gapd run records it ({error})"
-                    raise InputError(f"{path}: {fault}; replay it with the gapd that made it") from None
+                if item.event in NOTES:
+                    self._heed(self._note(path, item))
+                    middle = middle or not self._noted
             else:
                 count += 1
                 self._time_s = item.timestamp
@@ -83,14 +114,22 @@ class ReplayLive:
                     self._finish()
         if not count:
             raise InputError(f"{path}: holds no frames; give a recording of gapd record, or of gapd run --record")
+        if middle:
+            self.notes.append(f"{path}: begins in the middle of a run; give the recordings before it, too")
+        if recording.cut_off:
+            self.notes.append(f"{path}: is cut short; what was written last is missing")
+
+    def _require_order(self, arrival_s: float, path: Path) -> None:
+        if self._newest is not None and arrival_s < self._newest[0] and path != self._newest[1]:
+            raise InputError(
+                f"{path}: was recorded before {self._newest[1]}; give recordings in the order of their time"
+            )
+        self._newest = arrival_s, path
 
     def status(self) -> Status:
         """What `gapd status` would show at the end."""
-        last = self._last.report.decision if self._last is not None else None
-        level = Level[last.level] if last is not None else Level.OK
         return Status(
-            level, self.pipeline.keeper.state, self.robot.config.robot,
-            (last.sentence,) if last is not None and level else (),
+            self._problems.level, self.pipeline.keeper.state, self.robot.config.robot, self._problems.lines,
             overview.counters(self.pipeline),
             estimates=overview.estimates(self.robot, self.pipeline.keeper.memory),
             gap_floors=self._floors,
@@ -112,42 +151,53 @@ class ReplayLive:
         during = "before the robot is commissioned"
         if keeper.state == "gathering":
             during = "while windows are gathered for a fit"
-        missing_s = math.ceil(keeper.missing_s(self._time_s))
+        missing_s = math.ceil(keeper.missing_s)
         missing = f": at most {missing_s} s of usable data are missing" if missing_s else ""
         return f"the recording ends {during}{missing}; replay it together with what follows, or record more motion"
 
     def _start(self, memory: Memory | None, *, noted: bool) -> None:
         self.pipeline = Pipeline(self.robot, self.robot.config.live.keeper, memory)
+        self._problems, self._floors = Problems(self.pipeline.keeper.memory), None
         self._noted = noted  # whether the recording tells when fits end
 
-    def _heed(self, noted: Noted) -> None:
-        fields, keeper = noted.fields, self.pipeline.keeper
-        match noted.event:
-            case "started":
-                if fields["parameters"] != self.robot.parameters.fingerprint:
-                    raise ValueError("other parameters than those of robot.toml")
-                self._start(read_memory(fields["memory"]), noted=True)
-            case "fit_ended" if keeper.job is not None and fields["failed"]:
-                self._handle(self.pipeline.abandon())
-            case "fit_ended":
+    def _note(self, path: Path, noted: Noted) -> Note | Memory:
+        """What a note says, a memory where a daemon began."""
+        try:
+            note = msgspec.convert(noted.fields, NOTES[noted.event])
+            memory = read_memory(note.memory) if isinstance(note, Started) else None
+        except msgspec.ValidationError as error:
+            fault = f"'{noted.event}' is not as gapd run records it ({error})"
+            raise InputError(f"{path}: {fault}; replay it with the gapd that made it") from None
+        if isinstance(note, Started) and note.parameters != self.robot.parameters.fingerprint:
+            raise InputError(f"{path}: recorded with other parameters; replay it with the robot.toml of the daemon")
+        return memory or note
+
+    def _heed(self, note: Note | Memory) -> None:
+        keeper = self.pipeline.keeper
+        match note:
+            case Memory():
+                self._start(note, noted=True)
+            case FitEnded() if keeper.job is not None and note.failed:
+                self._handle(keeper.abandon())
+            case FitEnded():
                 self._finish(once=True)
-            case "adopted":
-                keeper.adopt(np.array(fields["z"]))
-            case "offered":
-                keeper.offer(fields["candidate"], np.array(fields["z"]))
+            case Adopted():
+                keeper.adopt(np.array(note.z))
+            case Offered():
+                keeper.offer(note.candidate, np.array(note.z))
 
     def _finish(self, *, once: bool = False) -> None:
         """Make the fit that is due, and those that it leads to."""
         while self.pipeline.keeper.job is not None:
             job = self.pipeline.keeper.job
             report = run(self.robot, job.prepared, job.standing, self._learned, self._threads)
-            self._handle(self.pipeline.finish(report))
+            self._handle(self.pipeline.keeper.finish(report))
             if once:
                 return
 
     def _handle(self, happened: Sequence[Happening]) -> None:
         for event in happened:
-            self._last = event if isinstance(event, Decided) else self._last
+            self._problems.heard(event)
             self._floors = overview.floors(event) or self._floors
             told = _told(event)
             if told is not None:
@@ -163,7 +213,7 @@ def _told(event: Happening) -> tuple[str, str, str] | None:
             told = decision.action, decision.level, decision.sentence
         case Drifted():
             told = "drift", "WARN", f"{event.channel} has changed, since {event.since_s:.1f} s"
-        case Recovered():
+        case EscalationOver():
             told = "recovered", "OK", event.reason
         case Diverged():
             told = "diverged", "ERROR", f"{event.reason}; {event.remedy}"

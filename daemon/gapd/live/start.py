@@ -68,6 +68,7 @@ def _edges(robot: Robot, log: Logger, recordings: Path | None) -> Iterator[Edges
         stack.callback(manager.close)
         folder = robot.config.path(live.state)
         state = StateFolder(folder, robot)
+        stack.callback(state.close)
         status = StatusSocket(status_path(folder))
         stack.callback(status.close)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -78,7 +79,8 @@ def _edges(robot: Robot, log: Logger, recordings: Path | None) -> Iterator[Edges
         if live.link is not None:
             # Scaled values of other parameters must not reach the host as if they were of these.
             path = folder / f"outbox-{robot.parameters.fingerprint[:12]}.sqlite"
-            outbox = Outbox(path, OUTBOX_BYTES, lambda text: canonical(log, "outbox", reason=text))
+            _tell_others(log, path)
+            outbox = Outbox(path, OUTBOX_BYTES, lambda text: canonical(log, "outbox", level="warning", reason=text))
             stack.callback(outbox.close)
             link = _link(robot, _absolute(robot.config, live.link), outbox, context)
             stack.callback(link.close)
@@ -96,6 +98,14 @@ def _stream(robot: Robot) -> Publisher:
         allowed = tuple(str(path(key)) for key in remote.allowed)
         remote = msgspec.structs.replace(remote, secret_key=str(path(remote.secret_key)), allowed=allowed)
     return Publisher(robot, live.stream or Stream(), remote)
+
+
+def _tell_others(log: Logger, path: Path) -> None:
+    """Name outboxes of other parameters: what waits in them is not sent."""
+    for other in sorted(path.parent.glob("outbox-*.sqlite")):
+        if other != path:
+            remedy = "to send what waits there go back to its parameters.toml; else remove the file"
+            canonical(log, "outbox", level="warning", reason=f"{other.name} is of other parameters", remedy=remedy)
 
 
 def _link(robot: Robot, config: Link, outbox: Outbox, context: zmq.Context[zmq.Socket[bytes]]) -> HostLink:

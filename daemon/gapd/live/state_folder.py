@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import math
+import os
 from pathlib import Path
 
 import msgspec
@@ -48,6 +50,13 @@ class StateFolder:
         except OSError as error:
             raise ConfigError(f"state {folder}: {error.strerror}; name a folder that this user may write") from None
         self._path = folder / "memory.json"
+        self._lock: int | None = _lock(folder)
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = None
 
     def load(self) -> tuple[Memory | None, int]:
         """The keeper's memory, if there is one of these parameters, and the version of the values on the host."""
@@ -59,11 +68,13 @@ class StateFolder:
             self._aside(f"cannot be read ({error})")
             return None, 0
         if stored.format != VERSION or stored.parameters != self._fingerprint or not self._fits(stored.memory):
-            self._aside("belongs to other parameters or another version of gapd")
+            self._aside("belongs to other parameters or channels, or to another version of gapd")
             return None, 0
         if stored.measured != self._measured:
             self.notes.append(f"{self._path}: channels, timing or model have changed; the robot is commissioned anew")
-            return msgspec.structs.replace(stored.memory, floor=(), baseline=None), stored.version
+            return msgspec.structs.replace(
+                stored.memory, floor=(), baseline=None, escalated=False, earlier=None
+            ), stored.version
         return stored.memory, stored.version
 
     def save(self, memory: Memory, version: int) -> None:
@@ -94,16 +105,30 @@ class StateFolder:
 
     def _fits(self, memory: Memory) -> bool:
         parameters, channels = self._sizes
-        baseline = (len(memory.baseline.mean), len(memory.baseline.spread)) if memory.baseline else (channels, channels)
+        known_baselines = [b for b in (memory.baseline, memory.earlier) if b is not None]
+        baselines = all(len(b.mean) == len(b.spread) == channels for b in known_baselines)
         floor = len(memory.floor) in (0, channels)
         known = len(memory.z) == parameters and all(map(math.isfinite, memory.z))
         known = known and all(len(told) in (0, parameters) for told in (memory.z_sd, memory.status))
-        return known and floor and baseline == (channels, channels)
+        return known and floor and baselines
 
     def _aside(self, why: str) -> None:
         target = self._path.with_name(f"{self._path.name}.unusable")
         self._path.replace(target)
         self.notes.append(f"{self._path} {why}: it is now {target.name}, and the robot is commissioned anew")
+
+
+def _lock(folder: Path) -> int:
+    """Descriptor that keeps other daemons out: two would write one memory."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise ConfigError(
+            f"state {folder}: another gapd runs with this state folder; stop it, or give each its own"
+        ) from None
+    return descriptor
 
 
 def _measured(robot: Robot) -> str:

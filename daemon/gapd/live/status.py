@@ -51,7 +51,10 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class LinkState(msgspec.Struct, frozen=True):
-    """The link to the host; `pending` messages wait for its acknowledgement, the oldest since oldest_s."""
+    """The link to the host; `pending` messages wait for its acknowledgement, the oldest since oldest_s.
+
+    dropped: messages of the host that made no sense.
+    """
 
     endpoint: str = ""
     up: bool = False
@@ -59,6 +62,7 @@ class LinkState(msgspec.Struct, frozen=True):
     oldest_s: float = 0.0
     version: int = 0
     error: str = ""
+    dropped: int = 0
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -76,11 +76,16 @@ class Publisher:
         self._publish("estimates", timestamp, values | spread)
 
     def verdict(
-        self, timestamp: float, action: str, *, accepted: bool, gap_before: float, gap_after: float, windows: int
+        self, timestamp: float, action: str, *, accepted: bool, floors_before: float, floors_after: float, windows: int
     ) -> None:
         """Publish what a fit has led to; `action` is hold, correct, reject or escalate and comes as one bool each."""
         actions = {name: name == action for name in ("hold", "correct", "reject", "escalate")}
-        numbers = {"accepted": accepted, "gap_before": gap_before, "gap_after": gap_after, "windows": windows}
+        numbers = {
+            "accepted": accepted,
+            "floors_before": floors_before,
+            "floors_after": floors_after,
+            "windows": windows,
+        }
         self._publish("verdict", timestamp, actions | numbers)
 
     def level(self, timestamp: float, level: int, counters: Mapping[str, int]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gapd.measured.spikes import HUGE, Limits, command_limits, context_limits, measured_limits
 from gapd.measured.stuck import Drive, Stretch, actuators_of, friction_bound, stuck_stretches
-from gapd.measured.windows import HOLE_PERIODS, Frames
+from gapd.measured.windows import HOLE_PERIODS, LATE_SHARE, Frames
 from gapd.model.robot import Robot
 
 Array = NDArray[np.float64]
@@ -101,7 +101,8 @@ class Bench:
         times, timing = self.frames.timestamp, self.robot.config.timing
         early = start - max(timing.command_offset_s, 0.0)
         late = start + timing.window_s - min(timing.command_offset_s, 0.0)
-        slack = 1e-6 + 0.1 * self.robot.layout.step_s
+        # Of a source with many frames in a step, those at the edges are none that come late.
+        slack = 1e-6 + min(LATE_SHARE * self.robot.layout.step_s, self.period_s)
         if self.increasing:
             first = int(np.searchsorted(times, early + slack, side="right")) - 1
             last = int(np.searchsorted(times, late - slack))

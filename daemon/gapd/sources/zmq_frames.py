@@ -51,7 +51,10 @@ def attach(socket: zmq.Socket[bytes], key: str, endpoint: str, *, bind: bool) ->
 
 
 class FrameSource:
-    """Reads frames of one robot without ever waiting. `malformed` counts what was dropped, `last_fault` says why."""
+    """Reads frames of one robot without ever waiting.
+
+    `malformed` counts what was dropped; `last_fault` says why, or why there is no other connection.
+    """
 
     def __init__(self, context: Context, config: ZmqFrames, clock: Callable[[], float] = time.monotonic) -> None:
         """Open the socket. ConfigError for a wrong table, keys that cannot be used, an address that is taken."""
@@ -70,7 +73,10 @@ class FrameSource:
         self._reopen_s = FIRST_REOPEN_S
 
     def _open(self) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.SUB)
+        try:
+            socket = self._context.socket(zmq.SUB)
+        except zmq.ZMQError as error:
+            raise ConfigError(f"live.frames: no socket ({error.strerror}); raise the limit of open files") from None
         limit(socket, HIGH_WATER)
         socket.subscribe(self._topic)
         if self._keys is not None:
@@ -99,13 +105,21 @@ class FrameSource:
         return max(0.0, now_s - self._heard_s)
 
     def reopen_if_denied(self, now_s: float) -> bool:
-        """Make another connection if this one, encrypted, has long been silent; True if `socket` is another one."""
+        """Make another connection if this one, encrypted, has long been silent; True if `socket` is another one.
+
+        Where that fails the present one stays, `last_fault` says why, and it is tried again after a longer while.
+        """
         silent = now_s - max(self._heard_s, self._opened_s)
         if self._keys is None or self._config.bind or silent < self._reopen_s:
             return False
-        self.socket.close()
-        self.socket = self._open()
         self._opened_s, self._reopen_s = now_s, min(2 * self._reopen_s, LAST_REOPEN_S)
+        try:
+            another = self._open()
+        except ConfigError as error:
+            self.last_fault = str(error)
+            return False
+        self.socket.close()
+        self.socket = another
         return True
 
     def close(self) -> None:

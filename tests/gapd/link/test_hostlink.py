@@ -8,8 +8,10 @@ import time
 import msgspec
 import numpy as np
 import pytest
+import zmq
 from link_rig import (
     PATIENCE_S,
+    Context,
     Rig,
     Z,
     expected,
@@ -19,7 +21,7 @@ from link_rig import (
 )
 
 from gapd.errors import ConfigError
-from gapd.link import hostlink
+from gapd.link import connection, conversation, hostlink
 from gapd.link.link_events import (
     Acknowledged,
     CandidateOffered,
@@ -29,7 +31,7 @@ from gapd.link.link_events import (
     Refused,
     Rejected,
 )
-from gapd.link.outbox import Outbox
+from gapd.link.outbox import Outbox, OutboxError
 from gapd.messages import link as wire
 
 
@@ -39,20 +41,21 @@ def test_everything_arrives_once_after_the_host_was_away(rig: Rig) -> None:
     rig.put(20)
     rig.run(link, lambda: link._failures >= 2)
     assert rig.events == [
-        Disconnected(f"tcp://127.0.0.1:{port}: nothing listens there", hostlink.UNREACHABLE)
+        Disconnected(f"tcp://127.0.0.1:{port}: nothing listens there", connection.UNREACHABLE)
     ]  # once, not for each attempt
     assert len(rig.outbox) == 20
     host = rig.host(port)
     most: list[int] = []
 
     def hold(message: wire.FromRobot) -> bool:
-        most.append(len(link._in_flight))
+        assert link._talk is not None
+        most.append(len(link._talk.in_flight))
         return False
 
     host.quirk = hold
     rig.run(link, lambda: len(rig.outbox) == 0, host)
     assert rig.ledger.applied == expected(20)
-    assert max(most) == hostlink.IN_FLIGHT
+    assert max(most) == conversation.IN_FLIGHT
     assert rig.got(Connected) == [Connected(wire.Welcome(1, 0, 1, Z))]
     assert isinstance(rig.events[-1], Acknowledged)
     assert rig.events[-1].sequence == 20
@@ -147,13 +150,94 @@ def test_a_host_that_never_acknowledges_gets_a_new_connection(rig: Rig) -> None:
     link = rig.link(host.port)
     host.quirk = lambda message: isinstance(message, wire.Verdict)
     rig.put(2)
-    rig.run(link, lambda: rig.got(Disconnected), host)
-    sent = [m.sequence for m in host.received if isinstance(m, wire.Verdict)]
-    assert sent == [1, 2] * (1 + hostlink.RETRIES)
-    assert rig.reasons() == ["the host does not acknowledge"]
+    for _ in range(2):  # the second connection is as patient as the first
+        host.received.clear()
+        rig.run(link, lambda: link.up, host)
+        rig.run(link, lambda: not link.up, host)
+        sent = [m.sequence for m in host.received if isinstance(m, wire.Verdict)]
+        assert sent == [1, 2] * (1 + conversation.RETRIES)
+    assert rig.reasons() == ["the host does not acknowledge"] * 2
     host.quirk = None
     rig.run(link, lambda: len(rig.outbox) == 0, host)
     assert rig.ledger.applied == expected(2)
+
+
+@pytest.mark.parametrize("code", ["", "invalid"])
+def test_an_answer_that_the_disk_does_not_take_is_asked_for_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    host = rig.host()
+    link = rig.link(host.port)
+    rig.run(link, lambda: link.up, host)
+    seen: list[int] = []
+
+    def answers(message: wire.FromRobot) -> bool:
+        if not isinstance(message, wire.Verdict):
+            return False
+        seen.append(message.sequence)
+        host.send(wire.Nack(1, message.sequence, "invalid", "no", 1) if code else wire.Ack(1, message.sequence, 1))
+        return True
+
+    host.quirk = answers
+    rig.put(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.outbox, "delete_through", fails)
+        with pytest.raises(OutboxError):
+            rig.run(link, lambda: False, host)
+    rig.run(link, lambda: len(rig.outbox) == 0, host)
+    assert seen == [1, 1]
+    assert len(rig.got(Connected)) == 1
+    assert len(rig.got(Rejected if code else Acknowledged)) == 1
+
+
+def test_a_welcome_that_the_disk_does_not_take_is_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = rig.host()
+    link = rig.link(host.port)
+    rig.put(2)
+    rig.ledger.epochs[rig.outbox.id], rig.ledger.high_water[1] = 1, 2
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.outbox, "delete_through", fails)
+        with pytest.raises(OutboxError):
+            rig.run(link, lambda: False, host)
+    assert not link.up
+    rig.run(link, lambda: link.up, host)
+    assert (len(rig.outbox), len(rig.got(Connected))) == (0, 1)
+
+
+def fails(_sequence: int) -> int:
+    raise OutboxError("outbox: disk I/O error")
+
+
+def test_a_second_welcome_changes_nothing(rig: Rig) -> None:
+    host = rig.host()
+    link = rig.link(host.port)
+    host.quirk = lambda message: isinstance(message, wire.Verdict)
+    rig.put(2)
+    rig.run(link, lambda: link._talk and len(link._talk.in_flight) == 2, host)
+    host.send(wire.Welcome(7, 2, 9, Z))
+    rig.run(link, lambda: link.dropped == 1, host)
+    assert (len(rig.outbox), link.version, len(rig.got(Connected))) == (2, 1, 1)
+    host.send(wire.Ack(1, 2, 1))
+    rig.run(link, lambda: len(rig.outbox) == 0, host)
+
+
+@pytest.mark.parametrize("free", [0, 1])  # for neither of a connection's two sockets, or only for the first
+def test_where_no_socket_is_left_it_tries_again(rig: Rig, free: int) -> None:
+    limit = 3 + free
+    context: Context = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, limit)
+    taken = [context.socket(zmq.PAIR) for _ in range(limit - free)]
+    rig.context, context = context, rig.context
+    host = rig.host()
+    link = rig.link(host.port)
+    rig.run(link, lambda: link._failures, host)
+    assert rig.reasons() == ["no socket (Too many open files)"]
+    for socket in taken:
+        socket.close()
+    rig.run(link, lambda: link.up, host)
+    link.close()
+    rig.context.destroy(linger=0)
+    rig.context = context
 
 
 def test_an_idle_link_beats_and_notices_silence(rig: Rig) -> None:
@@ -165,7 +249,8 @@ def test_an_idle_link_beats_and_notices_silence(rig: Rig) -> None:
     assert len(rig.events) == 1
     start = now_s()
     rig.run(link, lambda: not link.up)  # the host does nothing
-    assert hostlink.SILENCE_S - hostlink.HEARTBEAT_S - 1 < now_s() - start < hostlink.SILENCE_S + 3
+    silent_s = now_s() - start
+    assert connection.SILENCE_S - connection.HEARTBEAT_S - 1 < silent_s < connection.SILENCE_S + 3
     assert rig.reasons() == ["the host is silent"]
 
 
@@ -175,7 +260,7 @@ def test_a_robot_that_was_busy_reads_before_it_judges(rig: Rig) -> None:
     rig.run(link, lambda: link.up, host)
     host.send(wire.Heartbeat(3))
     time.sleep(0.1)
-    assert link.step(now_s() + 100 * hostlink.SILENCE_S) == []
+    assert link.step(now_s() + 100 * connection.SILENCE_S) == []
     assert (link.up, link.version) == (True, 3)
 
 
@@ -222,7 +307,8 @@ def test_a_host_of_another_epoch_is_asked_for_its_own(rig: Rig) -> None:
     rig.put(2)
     rig.run(link, lambda: len(rig.outbox) == 0, host)
     assert rig.ledger.applied == expected(2)
-    assert (rig.got(Rejected), link.status(0.0).epoch) == ([], 9)
+    assert rig.got(Rejected) == []
+    assert [m.epoch for m in host.received if isinstance(m, wire.Verdict)][-2:] == [9, 9]
 
 
 def test_an_outbox_that_begins_anew_gets_a_new_epoch(rig: Rig) -> None:
@@ -283,7 +369,7 @@ def test_status(rig: Rig) -> None:
     link = rig.link(free_port())
     rig.put(2)
     status = link.status(11.0)
-    assert (status.up, status.pending, status.oldest_s, status.epoch, status.corrupt) == (False, 2, 10.0, 0, 0)
+    assert (status.up, status.pending, status.oldest_s, status.dropped, status.corrupt) == (False, 2, 10.0, 0, 0)
     rig.outbox.delete_through(2)
     assert link.status(11.0).oldest_s == 0.0
 

@@ -177,7 +177,7 @@ def test_nonsense_of_the_host_is_counted_and_dropped(rig: Rig) -> None:
     host.quirk = lambda message: isinstance(message, wire.Verdict)
     link = rig.link(host.port)
     rig.put(1)
-    rig.run(link, lambda: link._in_flight, host)
+    rig.run(link, lambda: link._talk and link._talk.in_flight, host)
     for count, (name, body) in enumerate(NONSENSE.items(), 1):
         host.send(body)
         rig.run(link, lambda count=count: link.dropped == count, host)  # type: ignore[misc]

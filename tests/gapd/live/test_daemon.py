@@ -135,7 +135,9 @@ def test_in_real_time_the_replay_of_a_recording_decides_the_same(
     source.in_time(story)
     daemon.wait("decision", 3)
     assert daemon.stop() == 0
-    done = gapd("replay", "--config", tmp_path / "robot.toml", "--json", *(tmp_path / "recordings").glob("*.mcap"))
+    done = gapd(
+        "replay", "--config", tmp_path / "robot.toml", "--json", *sorted((tmp_path / "recordings").glob("*.mcap"))
+    )
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line["text"] for line in json.loads(done.stdout) if line["what"] != "drift"]
     assert lines == [f"{d['reason']}; {d['remedy']}" for d in daemon.events("decision")]
@@ -153,7 +155,7 @@ def test_record_and_its_replay(
         recording.send_signal(signal.SIGTERM)
         output, errors = recording.communicate(timeout=20)
     assert (recording.returncode, output, errors) == (0, f"{len(commissioning)} frames\n", "")
-    text = _replay(tmp_path, *(tmp_path / "mcap").glob("*.mcap")).splitlines()
+    text = _replay(tmp_path, *sorted((tmp_path / "mcap").glob("*.mcap"))).splitlines()
     assert [line.split()[1:4] for line in text[:2]] == [["s", "OK", "correct"], []]
     assert any(line.startswith("state     watching") for line in text)
     kp = next(line.split() for line in text if line.startswith("actuator/servo/kp"))
@@ -322,6 +324,6 @@ def test_a_candidate_of_the_host_is_judged_and_its_replay_says_the_same(
     assert judged["verdict"] == "rejected"
     daemon.wait("acknowledged", 2)
     assert daemon.stop() == 0
-    lines = json.loads(_replay(tmp_path, "--json", *(tmp_path / "recordings").glob("*.mcap")))
+    lines = json.loads(_replay(tmp_path, "--json", *sorted((tmp_path / "recordings").glob("*.mcap"))))
     assert [line["what"] for line in lines] == ["correct", "candidate"]
     assert lines[1]["text"] == f"{judged['candidate']} rejected: {judged['reason']}"

@@ -49,7 +49,7 @@ def test_a_decision_tells_why_what_and_how_much(tiny: Robot, decided: Decided) -
     assert (line["event"], line["level"], line["action"], line["commissioned"]) == ("decision", "info", "correct", True)
     assert line["why"] == "commissioning"
     assert line["since_s"] is None
-    assert line["gap_before"] > line["gap_after"]
+    assert line["floors_before"] > line["floors_after"]
     assert set(line["corrected"]) == {e.name for e in decided.report.decision.corrections if e.significant}
     assert line["reason"]
     assert line["remedy"]

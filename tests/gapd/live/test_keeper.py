@@ -10,9 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from gapd.fit.cycle import run
-from gapd.live.events import Decided, Diverged, Drifted, Event, Judged, Monitored, Outdated, Recovered
+from gapd.live.events import Decided, Diverged, Drifted, EscalationOver, Event, Judged, Monitored, Outdated
 from gapd.live.keeper import Keeper, _moved
 from gapd.live.memory import Memory
+from gapd.live.monitor import Drift
 from gapd.live.trial_period import Return
 from gapd.live_config import KeeperSettings
 from gapd.measured.windows import Frames, Windows, cut, window_starts
@@ -138,7 +139,7 @@ def test_what_no_parameter_explains_is_escalated_once_and_is_normal_until_it_goe
     assert keeper.memory.earlier == healthy != keeper.memory.baseline
     keeper = again(tiny, keeper)
     events = lived(keeper, windows_of_frames(tiny, recorded(tiny, hidden, 70.0, 6).frames, 100.0))
-    assert [type(e) for e in events if not isinstance(e, Monitored)] == [Recovered]
+    assert [type(e) for e in events if not isinstance(e, Monitored)] == [EscalationOver]
     assert keeper.memory.baseline == healthy
     assert keeper.memory.earlier is None
 
@@ -256,6 +257,91 @@ def test_values_that_turn_out_worse_come_back(
     events = lived(keeper, later[:30])
     assert any(isinstance(e, Return) for e in events)
     assert keeper.memory.z == before
+
+
+def test_a_clock_that_begins_anew_parts_the_windows_and_stops_nothing(tiny: Robot, scenes: list[list[Windows]]) -> None:
+    """Episodes of 8 s, each from 0 on: commissioned all the same, and a fit waits as long as it should."""
+    keeper, events, episode = Keeper(tiny, SETTINGS), [], 40
+    for first in range(0, len(scenes[0]), episode):
+        part = scenes[0][first : first + episode]
+        begin_s = part[0].start_s
+        keeper.restart()
+        events += lived(keeper, [Windows(**{**vars(w), "start_s": w.start_s - begin_s}) for w in part])
+    assert [d.report.decision.action for d in decisions(events)] == ["correct"]
+    sources = decisions(events)[0].job.prepared.windows.source
+    assert len(np.unique(sources)) > 1
+    assert keeper.missing_s < 20.0
+
+
+def test_an_offer_is_judged_over_restarts_of_the_clock(
+    tiny: Robot, commissioned: tuple[Keeper, list[Event]], scenes: list[list[Windows]]
+) -> None:
+    keeper, events = again(tiny, commissioned[0]), []
+    keeper.offer("c1", keeper.z + 0.3)
+    for first in range(0, 60, 5):
+        keeper.restart()
+        begin_s = scenes[1][first].start_s
+        episode = [Windows(**{**vars(w), "start_s": w.start_s - begin_s}) for w in scenes[1][first : first + 5]]
+        events += lived(keeper, episode)
+    assert [j.check.verdict for j in events if isinstance(j, Judged)] == ["rejected"]
+
+
+def test_an_escalation_at_commissioning_ends_too(tiny: Robot, recorded: Any) -> None:
+    """Its floor was that of the cause: without it the robot gets another one."""
+    keeper, hidden = Keeper(tiny, SETTINGS), tiny.parameters.nominal * HIDDEN
+    made = decisions(lived(keeper, windows_of_frames(tiny, recorded(tiny, hidden, 30.0, 5, stop(tiny)).frames, 0.0)))
+    assert [d.report.decision.action for d in made] == ["escalate"]
+    assert keeper.memory.verdict == ("ERROR", made[0].report.decision.sentence)
+    assert max(keeper.memory.floor) > 1.5
+    healthy = windows_of_frames(tiny, recorded(tiny, hidden, 110.0, 6).frames, 40.0)
+    events = lived(keeper, healthy)
+    assert any(isinstance(e, EscalationOver) for e in events)
+    assert [d.report.decision.action for d in decisions(events)] == ["correct"]
+    assert decisions(events)[0].commissioned
+    assert max(keeper.memory.floor) < 1.3
+    assert keeper.memory.verdict == ("OK", "")
+
+
+def test_a_candidate_outlives_a_fit_that_leaves_the_values(
+    tiny: Robot, commissioned: tuple[Keeper, list[Event]], scenes: list[list[Windows]]
+) -> None:
+    """Offered while a fit is made, and judged on what comes after its decision, on values that have not moved."""
+    keeper = Keeper(tiny, SETTINGS, Memory(commissioned[0].memory.z))  # to be commissioned with the right values
+    offered, events = keeper.z + 0.3, []
+    for window in scenes[1]:
+        events += keeper.add(window)
+        if keeper.job is not None:
+            keeper.offer("c1", offered)
+            events += keeper.finish(run(tiny, keeper.job.prepared, keeper.job.standing))
+    assert [d.report.decision.action for d in decisions(events)] == ["hold"]
+    assert [(j.candidate, j.check.verdict) for j in events if isinstance(j, Judged)] == [("c1", "rejected")]
+
+
+def test_a_candidate_offered_in_place_of_values_that_have_moved_is_dropped(
+    tiny: Robot, scenes: list[list[Windows]]
+) -> None:
+    keeper, events = Keeper(tiny, SETTINGS), []
+    for window in scenes[0]:
+        events += keeper.add(window)
+        if keeper.job is not None:
+            keeper.offer("c1", keeper.z)
+            events += keeper.finish(run(tiny, keeper.job.prepared, keeper.job.standing))
+    assert [d.report.decision.action for d in decisions(events)] == ["correct"]
+    assert not [e for e in events if isinstance(e, Judged)]
+
+
+def test_a_change_that_is_noticed_with_its_last_window_is_fitted_all_the_same(
+    tiny: Robot, commissioned: tuple[Keeper, list[Event]], scenes: list[list[Windows]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow drift: only the newest window is loud, so that none is left to begin with."""
+    keeper = again(tiny, commissioned[0])
+    test = keeper._test
+    assert test is not None
+    found = iter([Drift(0, 1, 9.0)])
+    monkeypatch.setattr(test, "update", lambda _: next(found, None))
+    events = lived(keeper, scenes[2])
+    assert sum(isinstance(e, Drifted) for e in events) >= 1
+    assert [d.report.decision.action for d in decisions(events)] == ["correct"]
 
 
 def test_a_candidate_of_the_host_is_judged_on_windows_to_come(

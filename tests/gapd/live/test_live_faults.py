@@ -135,10 +135,11 @@ def test_frames_that_are_wrong(
         source.send_raw(*parts)
     until(lambda: daemon.counter("messages_not_a_frame"))
     told = daemon.status()["counters"]
-    assert {name: told.get(name, 0) for name in wrong} == dict.fromkeys(wrong, 2) | {
-        "frames_backwards": told["frames_backwards"],
-        "frames_clock_jump": told["frames_clock_jump"],
-    }
+    # The second frame after a jump begins a new grid, and what follows it is of the past.
+    assert told["frames_clock_jump"] >= 1
+    assert told["frames_backwards"] >= 2
+    others = set(wrong) - {"frames_clock_jump", "frames_backwards"}
+    assert {name: told.get(name, 0) for name in others} == dict.fromkeys(others, 2)
     assert (told["messages_not_messagepack"], told["messages_not_two_parts"]) == (1, 1)
     lines = [line for line in daemon.events("frame_refused") if "remedy" in line]
     assert len(lines) == len(wrong)

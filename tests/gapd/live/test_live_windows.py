@@ -44,6 +44,15 @@ def test_they_are_the_windows_of_the_recording_to_the_bit(tiny: Robot, frames: F
         assert live.window.start_s[0] == pytest.approx(starts[n], abs=1e-9)
 
 
+def test_frames_may_be_much_faster_than_the_steps(tiny: Robot, frames: Frames) -> None:
+    time = np.arange(frames.timestamp[0], frames.timestamp[0] + 2.0, 1e-4)
+    measured = np.stack([np.interp(time, frames.timestamp, c) for c in frames.measured.T], axis=1)
+    measured += tiny.layout.noise * np.random.default_rng(0).normal(size=measured.shape)
+    command = frames.command[np.searchsorted(frames.timestamp, time, side="right") - 1]
+    fast = Frames(time, measured, command, np.zeros((len(time), 0)))
+    assert [closed.gate.verdict for closed in closed_by(tiny, rows_of(fast))] == ["ok"] * 10
+
+
 def test_their_frames_are_all_frames_once(tiny: Robot, frames: Frames) -> None:
     closed = closed_by(tiny, rows_of(frames))
     times = np.concatenate([live.frames.timestamp for live in closed])

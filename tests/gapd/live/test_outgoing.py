@@ -13,7 +13,8 @@ from gapd.live.events import Decided, Job, Judged
 from gapd.live.trial_period import Return
 from gapd.messages.link import ENCODER, MAX_ACTIVE, MAX_BYTES
 from gapd.model.robot import Robot
-from gaptrain.host.values import Values, correction_values, escalation_fault, unpack_covariance, verdict_fault
+from gaptrain.host.message_faults import correction_values, escalation_fault, verdict_fault
+from gaptrain.host.values import Values, unpack_covariance
 from gaptrain.simulate import load_dependent_friction
 
 
@@ -32,11 +33,11 @@ def corrected(tiny: Robot, recorded: Any) -> Decided:
 
 
 def test_a_correction_that_the_host_takes(tiny: Robot, corrected: Decided) -> None:
-    message = outgoing.correction(corrected, 3, 17.5)
+    message = outgoing.correction(corrected, 17.5)
     values = correction_values(message, tiny.parameters)
     assert isinstance(values, Values)
     np.testing.assert_allclose(values.z, corrected.z, atol=1e-9)
-    assert (message.base_version, message.timestamp, message.previous) == (3, 17.5, False)
+    assert (message.timestamp, message.previous) == (17.5, False)
     told = corrected.report.identification.uncertainty
     active = list(message.active)
     covariance = unpack_covariance(message.covariance, len(active))
@@ -47,18 +48,18 @@ def test_a_correction_that_the_host_takes(tiny: Robot, corrected: Decided) -> No
 
 def test_an_escalation_that_the_host_takes(tiny: Robot, recorded: Any) -> None:
     event = decided(tiny, recorded, structure=True)
-    message = outgoing.escalation(event, 3, 17.5, "0" * 64, 100)
+    message = outgoing.escalation(event, 17.5, "0" * 64, 100)
     assert escalation_fault(message) == ""
     assert (message.terms[0].joint, message.terms[0].regressor) == ("j", "load friction")
     assert ("j", "load friction") in outgoing.escalation_key(event)
-    assert escalation_fault(outgoing.escalation(event, 3, 17.5, "", 0)) == ""
+    assert escalation_fault(outgoing.escalation(event, 17.5, "", 0)) == ""
 
 
 def test_previous_values_and_verdicts_that_the_host_takes(tiny: Robot, corrected: Decided) -> None:
     z = tiny.parameters.z_nominal
     check = corrected.report.check
     sd = corrected.report.identification.uncertainty.sd
-    message = outgoing.returned(Return(z, corrected.z, check), tiny.parameters.names, sd, 4, 17.5)
+    message = outgoing.returned(Return(z, corrected.z, check), tiny.parameters.names, sd, 17.5)
     assert isinstance(correction_values(message, tiny.parameters), Values)
     assert message.previous
     assert set(message.changed) == {n for n, a, b in zip(tiny.parameters.names, z, corrected.z, strict=True) if a != b}
@@ -73,6 +74,14 @@ def test_the_best_known_parameters_have_a_covariance() -> None:
     known[99] = False
     active = outgoing._active(known, sd)
     np.testing.assert_array_equal(active, np.arange(99 - MAX_ACTIVE, 99))
+
+
+def test_names_are_as_many_as_fit() -> None:
+    names = [f"joint/{n:04d}/damping" for n in range(3000)]
+    few = outgoing._named(names)
+    assert list(few) == names[: len(few)]
+    assert 20 < len(few) < 60
+    assert outgoing._named(names[:3]) == tuple(names[:3])
 
 
 def test_the_lower_triangle_row_by_row() -> None:

@@ -73,12 +73,12 @@ def test_the_host_takes_what_becomes_of_them(robot: Robot, store: Store, decided
     welcome = store.greet(enrolled, hello)
     assert isinstance(welcome, Welcome)
     messages: list[Correction | Escalation] = [
-        outgoing.correction(decided[0], 0, 1.0),
-        outgoing.correction(decided[1], 1, 2.0),
-        outgoing.escalation(decided[2], 2, 3.0, "0" * 64, 100),
+        outgoing.correction(decided[0], 1.0),
+        outgoing.correction(decided[1], 2.0),
+        outgoing.escalation(decided[2], 3.0, "0" * 64, 100),
     ]
     for sequence, message in enumerate(messages, 1):
-        sent = msgspec.structs.replace(message, epoch=welcome.epoch, sequence=sequence)
+        sent = msgspec.structs.replace(message, epoch=welcome.epoch, sequence=sequence, base_version=sequence - 1)
         assert store.apply(enrolled, sent) == Ack(welcome.epoch, sequence, min(sequence, 2))
     versions = history(store.database, "r1")
     for version, event in zip(versions, decided, strict=False):

@@ -41,6 +41,13 @@ def test_not_while_the_cause_is_there_even_if_it_does_not_show_in_every_window(
     assert not any(recovery.update(g) for g in np.where(shown, gaps(rng, 3000, CAUSE), gaps(rng, 3000, HEALTHY)))
 
 
+def test_an_escalation_that_came_first_is_over_when_the_gap_has_fallen() -> None:
+    rng = np.random.default_rng(5)
+    recovery = Recovery(None, Baseline.of(gaps(rng, 60, CAUSE)), WINDOW_S)
+    assert not any(recovery.update(g) for g in gaps(rng, 3000, CAUSE))
+    assert any(recovery.update(g) for g in gaps(rng, NEEDED, CAUSE - 2 * SPREAD))
+
+
 def test_a_replay_that_diverges_is_no_recovery(recovery: Recovery) -> None:
     rows = gaps(np.random.default_rng(3), NEEDED, HEALTHY)
     rows[7] = np.inf

@@ -171,6 +171,39 @@ def test_what_does_not_belong_to_it_is_said(
         replayed(robot, path)
 
 
+def test_recordings_come_in_their_order(robot: Robot, write: Write, commissioning: list[Frame]) -> None:
+    first, second = write(commissioning[:100]), write(commissioning[100:200])
+    assert replayed(robot, first, second).notes == []
+    with pytest.raises(InputError, match=rf"{re.escape(str(first))}: was recorded before .*; give"):
+        replayed(robot, second, first)
+
+
+def test_a_recording_from_the_middle_of_a_run_is_named(robot: Robot, write: Write, commissioning: list[Frame]) -> None:
+    middle = write([*commissioning[:100], ("fit_ended", {"failed": True}), *commissioning[100:200]])
+    assert replayed(robot, middle).notes == [
+        f"{middle}: begins in the middle of a run; give the recordings before it, too"
+    ]
+
+
+def test_a_recording_that_is_cut_short_is_named(
+    robot: Robot, write: Write, commissioning: list[Frame], tmp_path: Path
+) -> None:
+    whole = write([started(robot), *commissioning[:2000]])
+    cut = tmp_path / "cut.mcap"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    assert replayed(robot, whole).notes == []
+    assert replayed(robot, cut).notes == [f"{cut}: is cut short; what was written last is missing"]
+
+
+def test_a_daemon_that_began_anew_begins_its_problems_anew(
+    robot: Robot, write: Write, commissioning: list[Frame]
+) -> None:
+    memory = Memory(tuple(robot.parameters.z_nominal.tolist()), verdict=("ERROR", "joint j: look for contact"))
+    begun = "started", {"parameters": robot.parameters.fingerprint, "memory": memory}
+    assert replayed(robot, write([begun, *commissioning[:100]])).status().problems == ("joint j: look for contact",)
+    assert replayed(robot, write([begun, *commissioning[:100], started(robot)])).status().problems == ()
+
+
 def test_no_frames_and_no_recording(robot: Robot, write: Write, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no frames; give a recording"):
         replayed(robot, write([started(robot)]))

@@ -32,6 +32,8 @@ def folder(tiny: Robot, tmp_path: Path) -> StateFolder:
 
 
 def again(folder: StateFolder, robot: Robot) -> StateFolder:
+    """What the next process finds."""
+    folder.close()
     return StateFolder(folder.folder, robot)
 
 
@@ -87,6 +89,7 @@ def change_sd(stored: dict[str, Any]) -> None:
         change("extra", 1),
         change("version", "x"),
         change_z,
+        change_sd,
     ],
 )
 def test_what_is_of_no_use_is_set_aside_with_a_word(folder: StateFolder, tiny: Robot, act: Any) -> None:
@@ -99,7 +102,14 @@ def test_what_is_of_no_use_is_set_aside_with_a_word(folder: StateFolder, tiny: R
     assert loaded.load() == (None, 0)
     assert len(loaded.notes) == 1
     assert "memory.json.unusable, and the robot is commissioned anew" in loaded.notes[0]
-    assert again(folder, tiny).load() == (None, 0)
+    assert again(loaded, tiny).load() == (None, 0)
+
+
+def test_one_process_at_a_time_has_the_folder(folder: StateFolder, tiny: Robot) -> None:
+    with pytest.raises(ConfigError, match="another gapd runs with this state folder; stop it, or give each its own"):
+        StateFolder(folder.folder, tiny)
+    folder.close()
+    StateFolder(folder.folder, tiny).close()
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[]", b"null"])

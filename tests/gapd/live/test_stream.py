@@ -101,7 +101,7 @@ def test_every_topic_as_plotjuggler_reads_it(publisher: Publisher, subscribe: Ca
     publisher.frame(row(1.5))
     publisher.gaps(2.0, np.array([1.5, math.nan, np.float32(2.0)]), 1.25)
     publisher.estimates(3.0, [4.0, 0.05, 0.03, 0.01], np.array([0.1, math.nan, 0.1, 0.1]))
-    publisher.verdict(4.0, "correct", accepted=True, gap_before=9.0, gap_after=math.inf, windows=20)
+    publisher.verdict(4.0, "correct", accepted=True, floors_before=9.0, floors_after=math.inf, windows=20)
     publisher.level(5.0, 3, {"frames": 7})
     said = []
     for _ in range(5):
@@ -120,7 +120,7 @@ def test_every_topic_as_plotjuggler_reads_it(publisher: Publisher, subscribe: Ca
                 "joint/j/armature": 0.01, "joint/j/armature/sd": 0.1,
             },
         ),
-        ("verdict", 4.0, actions | {"accepted": True, "gap_before": 9.0, "windows": 20}),
+        ("verdict", 4.0, actions | {"accepted": True, "floors_before": 9.0, "windows": 20}),
         ("level", 5.0, {"level": 3, "frames": 7}),
     ]  # fmt: skip
 

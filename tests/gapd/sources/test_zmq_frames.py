@@ -45,6 +45,15 @@ def context() -> Iterator[zmq.Context[Socket]]:
 
 
 @pytest.fixture
+def two_sockets() -> Iterator[zmq.Context[Socket]]:
+    """A context that gives out no more than two at a time."""
+    made: zmq.Context[Socket] = zmq.Context()
+    made.set(zmq.MAX_SOCKETS, 2)
+    yield made
+    made.destroy(linger=0)
+
+
+@pytest.fixture
 def source(context: zmq.Context[Socket]) -> Iterator[FrameSource]:
     with closing(FrameSource(context, ZmqFrames("tcp://127.0.0.1:*", bind=True))) as opened:
         yield opened
@@ -230,6 +239,14 @@ def test_plain_text_over_the_network_only_where_allowed(context: zmq.Context[Soc
     assert not ZmqFrames("tcp://127.0.0.1:1").exposed
 
 
+def test_where_no_socket_is_left_it_does_not_start(two_sockets: zmq.Context[Socket]) -> None:
+    taken = [two_sockets.socket(zmq.PAIR) for _ in range(2)]
+    with pytest.raises(ConfigError, match=r"live.frames: no socket \(Too many open files\); raise the limit"):
+        FrameSource(two_sockets, ZmqFrames("tcp://127.0.0.1:1"))
+    for socket in taken:
+        socket.close()
+
+
 def test_a_port_that_is_taken(context: zmq.Context[Socket], source: FrameSource) -> None:
     with pytest.raises(ConfigError, match=r"Address already in use; stop what uses it, or choose another port"):
         FrameSource(context, ZmqFrames(last_endpoint(source.socket), bind=True))
@@ -324,6 +341,29 @@ class TestKeys:
             assert source.socket is not before
             assert before.closed
             assert not source.reopen_if_denied(25.0), "it waits longer each time"
+            assert server.poll(PATIENCE_MS)
+            server.send_multipart([b"frames", GOOD])
+            assert len(read(source, 1)) == 1
+
+    def test_where_no_socket_is_left_it_stays_and_tries_again(
+        self, two_sockets: zmq.Context[Socket], keys: Path, server: Socket
+    ) -> None:
+        now = 0.0
+        self.allowed.clear()
+        taken = two_sockets.socket(zmq.PAIR)
+        with closing(FrameSource(two_sockets, self.config(keys, server, "robot"), lambda: now)) as source:
+            assert not server.poll(300)
+            before = source.socket
+            assert not source.reopen_if_denied(10.5)
+            assert source.last_fault == "live.frames: no socket (Too many open files); raise the limit of open files"
+            assert source.socket is before
+            assert source.read(9) == []
+            self.allowed.add(read_public(keys / "robot.pub"))
+            taken.close()
+            assert not source.reopen_if_denied(25.0), "it waits longer each time"
+            time.sleep(0.2)  # in the background it gives the socket back
+            assert source.reopen_if_denied(31.0)
+            assert before.closed
             assert server.poll(PATIENCE_MS)
             server.send_multipart([b"frames", GOOD])
             assert len(read(source, 1)) == 1

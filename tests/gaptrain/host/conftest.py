@@ -16,6 +16,7 @@ from gaptrain.host.program import host_keys
 sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
 
 from link_peer import FakeRobot, Host, free_address
+from senders import Sender
 
 
 @pytest.fixture
@@ -52,3 +53,12 @@ def host(enrolled: Callable[..., FakeRobot], tmp_path: Path) -> Iterator[Callabl
     yield start
     for one in running:
         one.stop()
+
+
+@pytest.fixture
+def senders(enrolled: Callable[..., FakeRobot]) -> Iterator[list[Sender]]:
+    """Three robots that never stop sending."""
+    made = [Sender(enrolled(f"r{n}")) for n in range(3)]
+    yield made
+    for sender in made:
+        sender.close()

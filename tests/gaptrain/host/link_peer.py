@@ -124,10 +124,8 @@ class Host:
     bind: str
     arguments: tuple[str, ...] = ()
     process: subprocess.Popen[str] | None = None
-    starts_s: float = 0.0
 
     def start(self, program: tuple[str, ...] = ("-c", "from gaptrain.cli import main; main()")) -> Host:
-        began = time.monotonic()
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
         wanted = self.log().count('"ready"') + 1
         with (self.state.parent / "log").open("a") as log, (self.state.parent / "errors").open("a") as errors:
@@ -136,7 +134,6 @@ class Host:
                 stdout=log, stderr=errors, text=True, env=environment,
             )  # fmt: skip
         until(lambda: self.log().count('"ready"') >= wanted or process.poll() is not None)
-        self.starts_s = time.monotonic() - began
         return self
 
     def log(self) -> str:

@@ -106,10 +106,10 @@ def test_a_candidate_is_offered_and_the_verdict_makes_a_version(enrolled: Make, 
     robot = enrolled()
     service = host(robot)
     robot.connect().say_hello()
-    z, identity = robot.space.z_nominal + 0.01, robot.space.fingerprint
+    z, fingerprint = robot.space.z_nominal + 0.01, robot.space.fingerprint
     with closing(open_state(tmp_path / "state")) as database:  # as `gaptrain recalibrate` does, from another process
-        name = jobs.add_candidate(database, "r1", 0, identity, z, z * 0 + 0.1, "test", 1.0)
-    offered = robot.receive(link.Candidate, 3.0)
+        name = jobs.add_candidate(database, "r1", 0, fingerprint, z, z * 0 + 0.1, "test", 1.0)
+    offered = robot.receive(link.Candidate)
     assert (offered.candidate, offered.base_version, offered.z) == (name, 0, tuple(z))
     assert robot.ask(verdict(1, name, 0)) == link.Ack(1, 1, 1)
     assert robot.connect().say_hello().z == tuple(z)

@@ -81,15 +81,34 @@ def test_each_model_is_written_once_per_version(correct: Correct, tiny_folder: P
         assert [feed.apply(m) for m in models] == [False, False]
 
 
-def test_refresh_costs_little(correct: Correct, robot: Robot, tmp_path: Path) -> None:
+def test_while_nothing_is_new_no_table_is_read(correct: Correct, robot: Robot, tmp_path: Path) -> None:
     with ParameterFeed(tmp_path / "state", "r1") as feed:
         feed.apply(robot.model)
-        costs = []
-        for _ in range(2000):
-            began = time.perf_counter()
-            feed.apply(robot.model)
-            costs.append(time.perf_counter() - began)
-        assert np.median(costs) < 200e-6  # about 10 µs
+        statements: list[str] = []
+        feed._database.set_trace_callback(statements.append)
+        assert not feed.apply(robot.model)
+        assert feed.version == 0
+        feed.sample(np.random.default_rng(1), 2)
+        assert statements == ["PRAGMA data_version"] * 3
+        correct()
+        assert feed.apply(robot.model)
+        assert any("FROM versions" in statement for statement in statements)
+
+
+def test_whatever_is_asked_the_newest_values_answer(correct: Correct, robot: Robot, tmp_path: Path) -> None:
+    space, rng = robot.parameters, np.random.default_rng(2)
+    certain = {"z_sd": (0.0,) * 4, "active": (), "covariance": b""}
+    with ParameterFeed(tmp_path / "state", "r1") as feed:
+        for version, shift in enumerate((0.1, 0.2, 0.3), 1):
+            z = space.z_nominal + shift
+            correct(z=tuple(z), **certain)
+            if version == 1:
+                np.testing.assert_allclose(feed.sample(rng, 2), [space.to_physical(z)] * 2)
+            elif version == 2:
+                np.testing.assert_allclose(feed.physical, space.to_physical(z))
+            else:
+                assert feed.version == version
+        assert not feed.refresh()  # seen already
 
 
 def test_draws_have_the_covariance_and_stay_within_the_bounds(correct: Correct, robot: Robot, tmp_path: Path) -> None:
@@ -99,13 +118,11 @@ def test_draws_have_the_covariance_and_stay_within_the_bounds(correct: Correct, 
         assert before.shape == (500, 4)
         assert np.ptp(space.to_scaled(before)[:, 0]) > 0.9 * (space.z_max - space.z_min)[0]
         correct(z_sd=(0.1, 0.05, 0.1, 0.0), covariance=np.array([0.01, 0.008, 0.01], "<f4").tobytes())
-        feed.refresh()
         z = space.to_scaled(feed.sample(rng, 20000))
         wanted = np.diag([0.01, 0.0025, 0.01, 0.0])
         wanted[0, 2] = wanted[2, 0] = 0.008
         np.testing.assert_allclose(np.cov(z.T), wanted, atol=4e-4)
         correct(z=tuple(space.z_max), z_sd=(3.0,) * 4, active=(), covariance=b"")
-        feed.refresh()
         wide = feed.sample(rng, 2000)
         assert ((wide >= space.min) & (wide <= space.max)).all()
         assert np.isfinite(wide).all()

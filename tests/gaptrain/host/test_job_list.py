@@ -115,6 +115,16 @@ def test_as_json_it_is_all_there(live: Callable[[str], Life]) -> None:
     }  # fmt: skip
 
 
+def test_a_gap_that_an_older_host_stored_as_minus_one_is_unknown(live: Callable[[str], Life]) -> None:
+    life = live("r1")
+    life.hear(escalation(1, EVIDENCE, 10))
+    life.offer(1, 0)
+    life.store.database.execute("UPDATE candidates SET gap_before = -1, gap_after = 2")
+    (entry,) = job_list.entries(life.state)
+    assert entry.candidate is not None
+    assert (entry.candidate.gap_before, entry.candidate.gap_after) == (None, 2.0)
+
+
 def test_of_one_robot_or_of_all(live: Callable[[str], Life]) -> None:
     lives = [live(name) for name in ("r1", "r2")]
     state = lives[0].state

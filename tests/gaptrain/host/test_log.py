@@ -15,7 +15,7 @@ from pathlib import Path
 from link_peer import FakeRobot
 
 from gapd.live.telemetry import open_log
-from gaptrain.host.journal import Refusals
+from gaptrain.host.refusals import Refusals
 
 GAPTRAIN = Path(sys.executable).with_name("gaptrain")
 

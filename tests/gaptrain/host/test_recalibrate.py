@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -15,11 +18,12 @@ import pytest
 from link_peer import FakeRobot, Host, correction, escalation, until, verdict
 
 from gapd.errors import GapdError, InputError
+from gapd.live.telemetry import open_log
 from gapd.measured.evidence import pack
 from gapd.measured.windows import Frames
 from gapd.messages import link
 from gapd.model.robot import Robot
-from gaptrain.host import engines, jobs
+from gaptrain.host import engines, jobs, worker
 from gaptrain.host.database import HostError, read_state
 from gaptrain.host.evidence_files import EvidenceFiles
 from gaptrain.host.recalibrate import recalibrate
@@ -218,6 +222,61 @@ def test_automatic_failures_are_told_and_left(enrolled: Make, host: Start, tmp_p
     assert "gaptrain recalibrate" in line["remedy"]
     assert robot.silence(link.Candidate, 1.0)
     assert len(service.events("recalibrating")) == 1
+
+
+ENDS_AT_ONCE = "import sys; sys.exit('no memory left')"
+
+
+@pytest.mark.parametrize("fails", ["process", "start"])
+def test_a_process_that_does_not_begin_its_job_is_not_tried_for_ever(
+    given: Any, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    if fails == "process":
+        monkeypatch.setattr(worker, "_PROGRAM", ENDS_AT_ONCE)
+    else:
+        monkeypatch.setattr(worker.subprocess, "Popen", _no_process)
+    state, stream = given(b"evidence"), io.StringIO()
+    working, now_s = worker.Worker(state, open_log(stream, environ={})), itertools.count(0.0, worker.RETRY_S / 3)
+    with closing(Store(state, lambda: 1.0)) as store:
+
+        def given_up() -> bool:
+            working.step(store, next(now_s))
+            return jobs.result(store.database, 1)["state"] == "failed"
+
+        until(given_up)
+        ended = jobs.result(store.database, 1)
+        assert jobs.next_job(store.database) is None
+    reason = {"process": "no memory left", "start": "[Errno 11] too many processes"}[fails]
+    assert ended["reason"] == f"not begun in 3 attempts: {reason}"
+    assert ended["remedy"] == "run `gaptrain recalibrate r1` and read its output"
+    lines = [msgspec.json.decode(line) for line in stream.getvalue().splitlines()]
+    failed = [line for line in lines if line["event"] == "recalibration_failed"]
+    assert [(line["state"], line["reason"]) for line in failed] == [(s, reason) for s in ("ready", "ready", "failed")]
+    assert {line["remedy"].split()[0] for line in failed} == {"run" if fails == "process" else "check"}
+
+
+def _no_process(*_arguments: Any, **_options: Any) -> None:
+    raise OSError(errno.EAGAIN, "too many processes")
+
+
+def test_after_a_process_that_did_not_begin_its_job_the_next_one_waits(
+    given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.subprocess, "Popen", _no_process)
+    state = given(b"evidence")
+    working = worker.Worker(state, open_log(io.StringIO(), environ={}))
+
+    def attempts() -> int:
+        job = jobs.numbered(store.database, 1)
+        assert job is not None
+        return job.attempts
+
+    with closing(Store(state, lambda: 1.0)) as store:
+        found = []
+        for now_s in (0.0, worker.RETRY_S - 1.0, worker.RETRY_S):
+            working.step(store, now_s)
+            found.append(attempts())
+    assert found == [1, 1, 2]
 
 
 def test_a_recalibration_that_was_cut_off_is_taken_up_three_times_at_most(given: Any, evidence: bytes) -> None:

@@ -125,6 +125,7 @@ def test_a_failed_commit_is_not_acknowledged_and_comes_again(
             patch.setattr(Store, "apply", _disk_full)
             peer.send(correction(peer.space, 1, 0))
             assert peer.silence((link.Ack, link.Nack), 0.5)
+        assert peer.connect().say_hello().high_water == 0  # the host has ended the connection
         assert peer.ask(correction(peer.space, 1, 0)) == link.Ack(1, 1, 1)
     finally:
         service.stop()

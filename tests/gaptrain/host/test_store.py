@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from link_peer import FakeRobot, correction, escalation, verdict
@@ -16,7 +17,7 @@ from gapd.errors import ConfigError
 from gapd.keys import write_keys
 from gapd.messages import link
 from gaptrain.host import jobs
-from gaptrain.host.database import FILE, HostError, open_state, read_state
+from gaptrain.host.database import FILE, HostError, open_state, read_state, transaction
 from gaptrain.host.enrolment import enrol, listing, revoke, versions_text
 from gaptrain.host.registry import the_robot
 from gaptrain.host.store import Store
@@ -127,8 +128,17 @@ def test_no_sequence_is_too_strange(at: At, sequence: int) -> None:
     assert at.high_water() == 0
 
 
-def test_gaps_that_are_not_known_are_no_fault(at: At) -> None:
-    assert at.correct(1, 0, gap_before=float("nan")) == link.Ack(1, 1, 1)
+@pytest.mark.parametrize("unknown", [float("nan"), float("inf"), -1.0])  # -1: robots of older versions
+def test_gaps_that_are_not_known_are_stored_as_null(at: At, unknown: float) -> None:
+    candidate = _offer(at, 0)
+    assert at.correct(1, 0, gap_before=unknown) == link.Ack(1, 1, 1)
+    rows = at.store.database.execute("SELECT gap_before, gap_after FROM versions").fetchall()
+    assert rows == [(None, 1.0)]
+    judged = verdict(2, candidate.replace(".0", ".1"), 1)
+    assert at.store.apply(at.robot, msgspec.structs.replace(judged, gap_after=unknown)) == link.Ack(1, 2, 2)
+    sql = "SELECT gap_before, gap_after FROM candidates WHERE state = 'accepted'"
+    assert at.store.database.execute(sql).fetchall() == [(3.0, None)]
+    assert at.store.database.execute("SELECT gap_before, gap_after FROM versions").fetchall()[1] == (3.0, None)
 
 
 @pytest.mark.parametrize(
@@ -177,14 +187,14 @@ def test_evidence_that_cannot_be_is_refused(at: At, evidence: str, size: int) ->
 def test_a_verdict_makes_the_candidate_the_next_version(at: At) -> None:
     at.correct(1, 0)
     name = _offer(at, 1)
-    offered = at.store.candidate("r1")
+    offered = jobs.pending(at.store.database, "r1")
     assert offered is not None
     assert (offered.candidate, offered.base_version, offered.z) == (name, 1, tuple(at.space.z_nominal))
     assert at.store.apply(at.robot, verdict(2, name, 1)) == link.Ack(1, 2, 2)
     current = newest(at.store.database, "r1")
     assert current is not None
     assert (current.number, current.source, current.z) == (2, f"candidate {name}", tuple(at.space.z_nominal))
-    assert at.store.candidate("r1") is None
+    assert jobs.pending(at.store.database, "r1") is None
     again = at.store.apply(at.robot, verdict(3, name, 2))
     assert isinstance(again, link.Nack)
 
@@ -200,7 +210,7 @@ def test_a_rejected_candidate_changes_nothing(at: At) -> None:
 def test_a_correction_overtakes_a_candidate_which_is_offered_again_on_it(at: At) -> None:
     name = _offer(at, 0)
     at.correct(1, 0)
-    again = at.store.candidate("r1")
+    again = jobs.pending(at.store.database, "r1")
     assert again is not None
     assert again.candidate != name
     assert again.base_version == 1
@@ -209,17 +219,17 @@ def test_a_correction_overtakes_a_candidate_which_is_offered_again_on_it(at: At)
     assert nack.code == "stale_base"
     for sequence in range(3, 10):
         at.correct(sequence, sequence - 2)
-    assert at.store.candidate("r1") is None  # not for ever
+    assert jobs.pending(at.store.database, "r1") is None  # not for ever
 
 
 def _offer(at: At, base: int) -> str:
-    z, identity = at.space.z_nominal, at.robot.fingerprint
-    return jobs.add_candidate(at.store.database, "r1", base, identity, z, np.full(len(z), 0.1), "test", 1.0)
+    z, fingerprint = at.space.z_nominal, at.robot.fingerprint
+    return jobs.add_candidate(at.store.database, "r1", base, fingerprint, z, np.full(len(z), 0.1), "test", 1.0)
 
 
 def test_a_group_is_committed_together_or_not_at_all(at: At) -> None:
     def fail() -> None:
-        with at.store.transaction():
+        with transaction(at.store.database):
             at.correct(1, 0)
             at.correct(2, 1)
             raise KeyboardInterrupt

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from gapd.errors import GapdError
 
@@ -133,32 +136,67 @@ class HostError(GapdError):
 def open_state(folder: Path) -> sqlite3.Connection:
     """Open the state for reading and writing, and make it where there is none."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / FILE
-    database = _connect(path, "rwc")
-    try:
-        # The default page size of 4 KiB holds a correction of 29 parameters.
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        database.execute("PRAGMA foreign_keys = ON")
-        if _version(database) == 0:
-            _make_tables(database)
-    except sqlite3.Error as error:
-        raise _unusable(path, error) from None
-    _require_schema(path, _version(database))
-    return database
+    return _opened(folder / FILE, "rwc")
+
+
+def open_existing(folder: Path) -> sqlite3.Connection:
+    """Open the state for reading and writing; HostError where there is none, as where its disk is not mounted."""
+    return _opened(_existing(folder), "rw")
 
 
 def read_state(folder: Path) -> sqlite3.Connection:
     """Open the state for reading only; it may be used from several threads, one at a time."""
+    return _opened(_existing(folder), "ro")
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[None]:
+    """Commit everything in the block together, or nothing. Blocks may be nested: the outermost commits.
+
+    DEFERRED is for reading: all that the block reads belongs together, also where the state is open for reading only.
+    """
+    if database.in_transaction:
+        yield
+        return
+    database.execute(f"BEGIN {kind}")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # SQLite has rolled back itself, as on a full disk
+            database.execute("ROLLBACK")
+        raise
+
+
+def _existing(folder: Path) -> Path:
     path = folder / FILE
     if not path.is_file():
         raise HostError(f"{path}: no such file; start `gaptrain host` or `gaptrain enrol` with this --state first")
-    database = _connect(path, "ro")
+    return path
+
+
+def _opened(path: Path, mode: Literal["rwc", "rw", "ro"]) -> sqlite3.Connection:
+    database = _connect(path, mode)
     try:
+        if mode != "ro":
+            _prepare(database)
+        if mode == "rwc" and _version(database) == 0:
+            _make_tables(database)
         _require_schema(path, _version(database))
     except sqlite3.Error as error:
+        database.close()
         raise _unusable(path, error) from None
+    except HostError:
+        database.close()
+        raise
     return database
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    # The default page size of 4 KiB holds a correction of 29 parameters.
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = FULL")
+    database.execute("PRAGMA foreign_keys = ON")
 
 
 def _make_tables(database: sqlite3.Connection) -> None:

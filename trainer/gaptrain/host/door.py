@@ -11,7 +11,7 @@ import zmq.utils.z85
 from gapd.keys import KeyPair
 from gapd.messages.link import MAX_BYTES
 from gaptrain.host.database import HostError
-from gaptrain.host.journal import Refusals
+from gaptrain.host.refusals import Refusals
 from gaptrain.host.registry import Enrolled
 
 DOMAIN = b"gapd"
@@ -81,6 +81,7 @@ def listen(context: zmq.Context[zmq.Socket[bytes]], bind: str, keys: KeyPair) ->
     try:
         router.bind(bind)
     except zmq.ZMQError as error:
+        router.close()
         taken = error.errno == zmq.EADDRINUSE
         why = "stop what uses it, or give another --bind" if taken else "give --bind like tcp://127.0.0.1:5590"
         raise HostError(f"{bind}: {os.strerror(error.errno or 0)}; {why}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from gapd.keys import read_public
 from gapd.model.parameters import ParameterSet
 from gapd.model.robot import Robot, open_robot
 from gaptrain.host import jobs
-from gaptrain.host.database import open_state, read_state
+from gaptrain.host.database import open_existing, open_state, read_state, transaction
 from gaptrain.host.registry import Definitions, Enrolled, all_robots, the_robot
 from gaptrain.host.values import Values
 from gaptrain.host.versions import Origin, Version, add_version, history, newest, when
@@ -38,48 +39,34 @@ def enrol(state: Path, name: str, config: Path, key_file: Path) -> Enrolled:
     space = robot.parameters
     if len(space) > MOST_PARAMETERS:
         raise ConfigError(f"{config}: {len(space)} free parameters, a message holds {MOST_PARAMETERS}; freeze some")
-    database = open_state(state)
-    try:
-        with database:
-            database.execute("BEGIN IMMEDIATE")
-            _require_own_key(database, name, key)
-            _define(database, space)
-            _write(database, name, key, robot, config)
-            _carry_over(database, name, space)
+    with closing(open_state(state)) as database, transaction(database):
+        _require_own_key(database, name, key)
+        _define(database, space)
+        _write(database, name, key, robot, config)
+        _carry_over(database, name, space)
         return the_robot(database, name)
-    finally:
-        database.close()
 
 
 def revoke(state: Path, name: str) -> None:
     """Refuse the robot's key from now on; its history stays."""
-    database = open_state(state)
-    try:
+    with closing(open_existing(state)) as database:
         the_robot(database, name)
         sql = "UPDATE robots SET revoked = ? WHERE name = ? AND revoked IS NULL"
         database.execute(sql, (time.time(), name))
-    finally:
-        database.close()
 
 
 def listing(state: Path) -> str:
     """A line for each robot: name, type, current version, key, state."""
-    database = read_state(state)
-    try:
+    with closing(read_state(state)) as database:
         lines = [_line(database, robot) for robot in all_robots(database)]
-    finally:
-        database.close()
     return "\n".join(lines) or "no robot is enrolled; run `gaptrain enrol NAME --config robot.toml --key robot.pub`"
 
 
 def versions_text(state: Path, name: str) -> str:
     """A line for each version of a robot's values, oldest first: number, when, where from, why."""
-    database = read_state(state)
-    try:
+    with closing(read_state(state)) as database:
         the_robot(database, name)
         lines = [_version_line(version) for version in history(database, name)]
-    finally:
-        database.close()
     return "\n".join(lines) or f"{name}: nominal values, nothing has been corrected yet"
 
 
@@ -123,14 +110,13 @@ def _write(database: sqlite3.Connection, name: str, key: str, robot: Robot, conf
 
 def _carry_over(database: sqlite3.Connection, name: str, space: ParameterSet) -> None:
     """Where the scaled coordinates changed, the current values become a new version in the new ones."""
-    current, identity, now = newest(database, name), space.fingerprint, time.time()
-    if current is None or current.fingerprint == identity:
+    current, wall_s = newest(database, name), time.time()
+    if current is None or current.fingerprint == space.fingerprint:
         return
-    jobs.withdraw(database, name, "the parameters have changed", now)
+    reason = "the parameters have changed"
+    jobs.withdraw(database, name, reason, wall_s)
     values = _converted(current, Definitions(database).space(current.fingerprint), space)
-    add_version(
-        database, name, current.number + 1, identity, values, Origin("enrolment", "the parameters have changed"), now
-    )
+    add_version(database, name, current.number + 1, space.fingerprint, values, Origin("enrolment", reason), wall_s)
 
 
 def _converted(current: Version, old: ParameterSet, new: ParameterSet) -> Values:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gapd.fit.corrected_model import lost_field
 from gapd.model.binding import Binding
 from gapd.model.parameters import ParameterSet
-from gaptrain.host.database import HostError, read_state
+from gaptrain.host.database import HostError, read_state, transaction
 from gaptrain.host.registry import Definitions, the_robot
 from gaptrain.host.values import Values
 from gaptrain.host.versions import NOMINAL, Version, newest
@@ -38,12 +38,26 @@ class _Snapshot:
     context: Mapping[str, float]
     current: Version | None
 
+    @property
+    def values(self) -> Values:
+        if self.current is not None:
+            return self.current.values
+        nominal = self.space.z_nominal
+        return Values.independent(nominal, np.zeros_like(nominal))
+
+    @property
+    def physical(self) -> Array:
+        return self.space.to_physical(self.values.z)
+
 
 class ParameterFeed:
     """Reads one robot's values from the host's state folder, while the host runs or not.
 
-    `refresh` and `sample` may be called from any thread. `apply` writes into the model: call it from the thread that
-    steps this model, between two steps; other threads may apply to their own models at the same time.
+    Everything here tells the newest values: each call and each property looks for newer ones first, which costs
+    microseconds while there are none. Two of them in a row may thus belong to two versions.
+
+    All of it may be used from any thread. `apply` writes into the model: call it from the thread that steps this model,
+    between two steps; other threads may apply to their own models at the same time.
     """
 
     def __init__(self, state: Path, robot: str) -> None:
@@ -78,57 +92,46 @@ class ParameterFeed:
 
     @property
     def version(self) -> int:
-        """Version of the last refresh; 0 before the first correction."""
-        current = self._snapshot.current
-        return current.number if current else NOMINAL
+        """Number of the newest version; 0 before the first correction."""
+        return self._newest().state[0]
 
     @property
     def parameters(self) -> ParameterSet:
         """Names, units and bounds of the P values."""
-        return self._snapshot.space
+        return self._newest().space
 
     @property
     def physical(self) -> Array:
         """The values (P,) in SI units: nominal before the first correction."""
-        snapshot = self._snapshot
-        return snapshot.space.to_physical(_values(snapshot).z)
+        return self._newest().physical
 
     def refresh(self) -> bool:
-        """Look for newer values; whether there are any. Costs microseconds while nothing changes."""
-        with self._lock:
-            changes = self._data_version()
-            if changes == self._changes:
-                return False
-            before, self._snapshot = self._snapshot, self._read()
-            self._changes = changes
-            return self._snapshot.state != before.state
+        """Whether there are newer values than those that were seen last."""
+        before = self._snapshot
+        return self._newest().state != before.state
 
     def apply(self, model: mujoco.MjModel) -> bool:
-        """Refresh, and write the values into a live model in place if it does not have them yet; whether it wrote.
+        """Write the newest values into a live model in place if it does not have them yet; whether it wrote.
 
         Context values, such as a supply voltage, are at their nominal. Constants that MuJoCo derives are renewed
         (mj_setConst), MjData stays valid. ConfigError if the parameters do not fit this model.
         """
-        self.refresh()
-        snapshot = self._snapshot
+        snapshot = self._newest()
         if self._written.get(model) == snapshot.state:
             return False
-        binding = self._binding(model, snapshot)
-        physical = snapshot.space.to_physical(_values(snapshot).z)
-        binding.write(model, physical, np.array(list(snapshot.context.values()), float))
+        self._write(model, snapshot)
         self._written[model] = snapshot.state
         return True
 
     def sample(self, rng: np.random.Generator, n: int) -> Array:
-        """Draw n physical vectors (n, P) within the bounds, from N(mean, covariance) in scaled coordinates.
+        """Draw n physical vectors (n, P) of the newest values within the bounds, from N(mean, covariance), scaled.
 
         Before the first correction: uniform in scaled coordinates within the bounds, as training data are.
         """
-        snapshot = self._snapshot
-        space = snapshot.space
+        snapshot = self._newest()
+        space, current = snapshot.space, snapshot.values
         if snapshot.current is None:
             return space.draw(rng, n)
-        current = snapshot.current.values
         root = _root(current)
         z = current.z + rng.normal(size=(n, len(space))) @ root.T
         for _ in range(REDRAWS):
@@ -140,13 +143,10 @@ class ParameterFeed:
 
     def mjcf(self, path: Path) -> str:
         """The MJCF at `path` with the newest values written into it; HostError for values that MJCF cannot hold."""
-        self.refresh()
-        snapshot = self._snapshot
+        snapshot = self._newest()
         spec = mujoco.MjSpec.from_file(str(path))
         model = spec.compile()
-        binding = self._binding(model, snapshot)
-        physical = snapshot.space.to_physical(_values(snapshot).z)
-        binding.write(model, physical, np.array(list(snapshot.context.values()), float))
+        binding = self._write(model, snapshot)
         spec.copy_back(model)
         text = str(spec.to_xml())
         written = mujoco.MjSpec.from_string(text).compile()
@@ -158,12 +158,17 @@ class ParameterFeed:
     def to_sysid_yaml(self, path: Path) -> None:
         """Write values and bounds in SI units for `mujoco.sysid.ParameterDict.load_from_disk`."""
         sysid: Any = importlib.import_module("mujoco.sysid")
-        self.refresh()
-        snapshot = self._snapshot
+        snapshot = self._newest()
         space = snapshot.space
-        rows = zip(space.names, space.to_physical(_values(snapshot).z), space.min, space.max, strict=True)
+        rows = zip(space.names, snapshot.physical, space.min, space.max, strict=True)
         parameters = {name: sysid.Parameter(name, *map(float, numbers)) for name, *numbers in rows}
         sysid.ParameterDict(parameters).save_to_disk(path)
+
+    def _write(self, model: mujoco.MjModel, snapshot: _Snapshot) -> Binding:
+        """Write a reading into a model, with context at its nominal."""
+        binding = self._binding(model, snapshot)
+        binding.write(model, snapshot.physical, np.array(list(snapshot.context.values()), float))
+        return binding
 
     def _binding(self, model: mujoco.MjModel, snapshot: _Snapshot) -> Binding:
         known = self._bindings.get(model)
@@ -172,27 +177,25 @@ class ParameterFeed:
             self._bindings[model] = known
         return known[1]
 
+    def _newest(self) -> _Snapshot:
+        """The newest reading; made again only if the state has changed since the last one."""
+        with self._lock:
+            changes = self._data_version()
+            if changes != self._changes:
+                self._snapshot, self._changes = self._read(), changes
+            return self._snapshot
+
     def _read(self) -> _Snapshot:
         """One reading in one transaction: robot, definition and values belong together."""
-        self._database.execute("BEGIN")
-        try:
+        with transaction(self._database, "DEFERRED"):
             robot = the_robot(self._database, self._robot)
             space = Definitions(self._database).space(robot.fingerprint)
             current = newest(self._database, self._robot)
-        finally:
-            self._database.execute("COMMIT")
         number = current.number if current else NOMINAL
         return _Snapshot((number, robot.enrolled), space, robot.context, current)
 
     def _data_version(self) -> int:
         return int(self._database.execute("PRAGMA data_version").fetchone()[0])
-
-
-def _values(snapshot: _Snapshot) -> Values:
-    if snapshot.current is not None:
-        return snapshot.current.values
-    nominal = snapshot.space.z_nominal
-    return Values.independent(nominal, np.zeros_like(nominal))
 
 
 def _root(values: Values) -> Array:

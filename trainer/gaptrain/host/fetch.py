@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from gapd.live.telemetry import Logger, canonical
 from gapd.messages.link import Chunk, EvidenceRequest
+from gaptrain.host.database import transaction
 from gaptrain.host.evidence_files import EvidenceFiles, Wanted
 from gaptrain.host.evidence_quota import surplus
 from gaptrain.host.sessions import Session
@@ -29,9 +30,9 @@ class Fetches:
         self._current: dict[str, Wanted] = {}  # by robot: a newer escalation does not break in
         self._damaged: Counter[Wanted] = Counter()
 
-    def ask(self, session: Session, send: Send, now: float) -> None:
+    def ask(self, session: Session, send: Send, now_s: float) -> None:
         """Ask for the next bytes, unless an answer is under way."""
-        if now - session.asked_s < ASK_AGAIN_S:
+        if now_s - session.asked_s < ASK_AGAIN_S:
             return
         wanted = self._current.get(session.robot) or self._store.wanted(session.robot)
         while wanted is not None and self._files.has(wanted.evidence):  # of another escalation, or another robot
@@ -39,10 +40,10 @@ class Fetches:
             wanted = self._store.wanted(session.robot)
         if wanted is not None:
             self._current[session.robot] = wanted
-            session.asked_s = now
+            session.asked_s = now_s
             send(session, EvidenceRequest(wanted.evidence, self._files.offset(wanted)))
 
-    def take(self, session: Session, chunk: Chunk, send: Send, now: float) -> None:
+    def take(self, session: Session, chunk: Chunk, send: Send, now_s: float) -> None:
         """Keep a chunk and ask for the next one."""
         wanted = self._current.get(session.robot)
         taken = "ignored" if wanted is None else self._files.take(wanted, chunk)
@@ -57,11 +58,11 @@ class Fetches:
             if self._damaged[wanted] >= MOST_DAMAGED:
                 self._lose(wanted, f"{MOST_DAMAGED} times the bytes were not those of the sha256")
         session.asked_s = float("-inf")
-        self.ask(session, send, now)
+        self.ask(session, send, now_s)
 
     def tidy(self) -> None:
         """Remove the recordings that are too many."""
-        with self._store.transaction():
+        with transaction(self._store.database):
             found = surplus(self._store.database, self._files.size)
             for recording in found:  # before the commit: if that fails, the next call finds them again
                 self._files.drop(recording.evidence)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gapd.messages.link import PROTOCOL, Hello, Refused
+from gaptrain.host.message_faults import LONGEST_TEXT
 from gaptrain.host.registry import Enrolled
-from gaptrain.host.values import LONGEST_TEXT
 
 LONGEST_OUTBOX = 100
 

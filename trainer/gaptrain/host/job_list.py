@@ -33,7 +33,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """The newest candidate of a job, with the robot's verdict once there is one. Gaps are null until then."""
+    """The newest candidate of a job, with the robot's verdict once there is one. Gaps are null where unknown."""
 
     candidate: str
     state: str
@@ -89,10 +89,13 @@ def _entry(database: sqlite3.Connection, row: Sequence[Any]) -> Entry:
 
 
 def _offered(database: sqlite3.Connection, candidate: str) -> Offered:
-    """Values that were offered again on a newer version have another number behind the dot."""
+    """Values that were offered again on a newer version have another number behind the dot.
+
+    -1 is how older hosts stored a gap that is not known.
+    """
     row = database.execute(
-        "SELECT candidate, state, reason, gap_before, gap_after, windows FROM candidates WHERE candidate GLOB ? "
-        "ORDER BY rowid DESC LIMIT 1",
+        "SELECT candidate, state, reason, nullif(gap_before, -1), nullif(gap_after, -1), windows FROM candidates "
+        "WHERE candidate GLOB ? ORDER BY rowid DESC LIMIT 1",
         (f"{candidate.partition('.')[0]}.*",),
     ).fetchone()
     return Offered(*row)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.messages.link import Candidate, Escalation, Term, Verdict
+from gaptrain.host.values import known_gap
 
 Array = NDArray[np.float64]
 Ended = Literal["offered", "nothing", "failed", "superseded"]
@@ -56,13 +57,13 @@ def evidence_came(database: sqlite3.Connection, evidence: str) -> None:
     database.execute("UPDATE jobs SET state = 'ready' WHERE evidence = ? AND state = 'waiting'", (evidence,))
 
 
-def evidence_lost(database: sqlite3.Connection, robot: str, evidence: str, reason: str, now: float) -> None:
+def evidence_lost(database: sqlite3.Connection, robot: str, evidence: str, reason: str, wall_s: float) -> None:
     """Jobs that waited for this recording cannot run."""
     waiting = database.execute(
         "SELECT job FROM jobs WHERE robot = ? AND evidence = ? AND state = 'waiting'", (robot, evidence)
     )
     for (job,) in waiting.fetchall():
-        end_job(database, job, "failed", reason, "wait for the robot's next escalation", now)
+        end_job(database, job, "failed", reason, "wait for the robot's next escalation", wall_s)
 
 
 def next_job(database: sqlite3.Connection, robot: str | None = None) -> Job | None:
@@ -108,11 +109,11 @@ def named(terms: Iterable[Term]) -> str:
     return ", ".join(f"{t.joint} {t.regressor} (share {100 * t.share:.0f} %)" for t in terms)
 
 
-def begin_job(database: sqlite3.Connection, job: int, now: float) -> None:
+def begin_job(database: sqlite3.Connection, job: int, wall_s: float) -> None:
     """Mark a job as running."""
     database.execute(
         "UPDATE jobs SET state = 'running', attempts = attempts + 1, started = ?, ended = NULL WHERE job = ?",
-        (now, job),
+        (wall_s, job),
     )
 
 
@@ -123,22 +124,35 @@ def result(database: sqlite3.Connection, job: int) -> dict[str, str]:
     return dict(zip(("state", "reason", "remedy", "candidate"), row, strict=True))
 
 
-def resume_job(database: sqlite3.Connection, job: Job, now: float) -> None:
+def resume_job(database: sqlite3.Connection, job: Job, wall_s: float) -> None:
     """Put a job that was cut off back, or give it up."""
     if job.attempts < MOST_ATTEMPTS:
         database.execute("UPDATE jobs SET state = 'ready' WHERE job = ?", (job.number,))
         return
     reason = f"cut off {job.attempts} times"
-    end_job(database, job.number, "failed", reason, f"run `gaptrain recalibrate {job.robot}` and read its output", now)
+    end_job(database, job.number, "failed", reason, by_hand(job), wall_s)
+
+
+def count_attempt(database: sqlite3.Connection, job: Job, reason: str, wall_s: float) -> None:
+    """Count an attempt that ended before the job began, for this reason; the last one ends the job."""
+    attempts = job.attempts + 1
+    database.execute("UPDATE jobs SET attempts = ? WHERE job = ?", (attempts, job.number))
+    if attempts >= MOST_ATTEMPTS:
+        end_job(database, job.number, "failed", f"not begun in {attempts} attempts: {reason}", by_hand(job), wall_s)
+
+
+def by_hand(job: Job) -> str:
+    """What to do about a job whose process fails."""
+    return f"run `gaptrain recalibrate {job.robot}` and read its output"
 
 
 def end_job(
-    database: sqlite3.Connection, job: int, state: Ended, reason: str, remedy: str, now: float, candidate: str = ""
+    database: sqlite3.Connection, job: int, state: Ended, reason: str, remedy: str, wall_s: float, candidate: str = ""
 ) -> None:
     """Record how a job ended, with the reason and what to do."""
     database.execute(
         "UPDATE jobs SET state = ?, reason = ?, remedy = ?, candidate = ?, ended = ? WHERE job = ?",
-        (state, reason, remedy, candidate, now, job),
+        (state, reason, remedy, candidate, wall_s, job),
     )
 
 
@@ -146,20 +160,20 @@ def add_candidate(
     database: sqlite3.Connection,
     robot: str,
     base_version: int,
-    identity: str,
+    fingerprint: str,
     z: Array,
     z_sd: Array,
     source: str,
-    now: float,
+    wall_s: float,
 ) -> str:
     """Store values (P,) to be offered in place of those of base_version; return the candidate's name."""
     name = f"{secrets.token_hex(6)}.0"
     database.execute(
         "UPDATE candidates SET state = 'stale', reason = 'a newer candidate', decided = ? "
         "WHERE robot = ? AND state = 'pending'",
-        (now, robot),
+        (wall_s, robot),
     )
-    _insert(database, name, (robot, base_version, identity, _bytes(z), _bytes(z_sd), source, now))
+    _insert(database, name, (robot, base_version, fingerprint, _bytes(z), _bytes(z_sd), source, wall_s))
     return name
 
 
@@ -175,37 +189,37 @@ def pending(database: sqlite3.Connection, robot: str) -> Candidate | None:
     return Candidate(row[0], row[1], z, z_sd, row[4])
 
 
-def rebase(database: sqlite3.Connection, robot: str, version: int, now: float) -> None:
+def rebase(database: sqlite3.Connection, robot: str, version: int, wall_s: float) -> None:
     """After a new version offer what is pending again, on that version: its values are absolute, the robot checks."""
     rows = database.execute(
         "SELECT candidate, robot, fingerprint, z, z_sd, source FROM candidates WHERE robot = ? AND state = 'pending'",
         (robot,),
     ).fetchall()
-    for name, _, identity, z, z_sd, source in rows:
+    for name, _, fingerprint, z, z_sd, source in rows:
         stem, _, times = name.rpartition(".")
         database.execute(
             "UPDATE candidates SET state = 'stale', reason = ?, decided = ? WHERE candidate = ?",
-            (f"version {version} came before its verdict", now, name),
+            (f"version {version} came before its verdict", wall_s, name),
         )
         if int(times) < MOST_REBASES:
-            _insert(database, f"{stem}.{int(times) + 1}", (robot, version, identity, z, z_sd, source, now))
+            _insert(database, f"{stem}.{int(times) + 1}", (robot, version, fingerprint, z, z_sd, source, wall_s))
 
 
-def withdraw(database: sqlite3.Connection, robot: str, reason: str, now: float) -> None:
+def withdraw(database: sqlite3.Connection, robot: str, reason: str, wall_s: float) -> None:
     """Offer nothing any more."""
     database.execute(
         "UPDATE candidates SET state = 'stale', reason = ?, decided = ? WHERE robot = ? AND state = 'pending'",
-        (reason, now, robot),
+        (reason, wall_s, robot),
     )
 
 
-def judged(database: sqlite3.Connection, message: Verdict, now: float) -> None:
+def judged(database: sqlite3.Connection, message: Verdict, wall_s: float) -> None:
     """Record the robot's verdict on a pending candidate."""
-    gaps = (g if np.isfinite(g) else None for g in (message.gap_before, message.gap_after))
+    gaps = map(known_gap, (message.gap_before, message.gap_after))
     database.execute(
         "UPDATE candidates SET state = ?, reason = ?, gap_before = ?, gap_after = ?, windows = ?, decided = ? "
         "WHERE candidate = ?",
-        (message.verdict, message.reason, *gaps, message.windows, now, message.candidate),
+        (message.verdict, message.reason, *gaps, message.windows, wall_s, message.candidate),
     )
 
 

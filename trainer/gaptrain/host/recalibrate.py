@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from gapd.measured.evidence import unpack
 from gapd.measured.windows import Frames
 from gapd.model.robot import Robot, open_robot
 from gaptrain.host import jobs
-from gaptrain.host.database import HostError, open_state
+from gaptrain.host.database import HostError, open_existing, transaction
 from gaptrain.host.engines import ENGINES, Engine, Refit
 from gaptrain.host.evidence_files import EvidenceFiles
 from gaptrain.host.locks import RECALIBRATION, only_one
@@ -45,23 +46,19 @@ def recalibrate(
     state: Path, name: str, engine: Engine = "gapd", number: int | None = None, threads: int = 2
 ) -> Outcome:
     """Refit on the evidence of job `number`, or of the newest escalation whose evidence is here; record the result."""
-    database = open_state(state)
-    try:
-        busy = "another recalibration runs; wait for it"
-        with only_one(state, RECALIBRATION, busy):
-            robot = the_robot(database, name)
-            job = _job(database, robot, number)
-            jobs.begin_job(database, job.number, time.time())
-            try:
-                refit = _refit(database, state, robot, job, engine, threads)
-            except GapdError as error:
-                remedy = "mend that and run `gaptrain recalibrate` again"
-                jobs.end_job(database, job.number, "failed", str(error), remedy, time.time())
-                raise
-            refit = _answer(database, robot, job, refit)
-            return _record(database, robot, job, refit, f"recalibration {job.number}, {engine}")
-    finally:
-        database.close()
+    busy = "another recalibration runs; wait for it"
+    with closing(open_existing(state)) as database, only_one(state, RECALIBRATION, busy):
+        robot = the_robot(database, name)
+        job = _job(database, robot, number)
+        jobs.begin_job(database, job.number, time.time())
+        try:
+            refit = _refit(database, state, robot, job, engine, threads)
+        except GapdError as error:
+            remedy = "mend that and run `gaptrain recalibrate` again"
+            jobs.end_job(database, job.number, "failed", str(error), remedy, time.time())
+            raise
+        refit = _answer(database, robot, job, refit)
+        return _record(database, robot, job, refit, f"recalibration {job.number}, {engine}")
 
 
 def _job(database: sqlite3.Connection, robot: Enrolled, number: int | None) -> jobs.Job:
@@ -121,13 +118,12 @@ def _answer(database: sqlite3.Connection, robot: Enrolled, job: jobs.Job, refit:
 
 def _record(database: sqlite3.Connection, robot: Enrolled, job: jobs.Job, refit: Refit, source: str) -> Outcome:
     """Store job and candidate together. Values are absolute: they are offered on the version that is current now."""
-    now, candidate = time.time(), ""
-    database.execute("BEGIN IMMEDIATE")
-    with database:
+    wall_s, candidate = time.time(), ""
+    with transaction(database):
         if refit.values is not None:
             z, z_sd = (np.asarray(v, float) for v in refit.values)
             version = newest_number(database, robot.name)
-            candidate = jobs.add_candidate(database, robot.name, version, robot.fingerprint, z, z_sd, source, now)
+            candidate = jobs.add_candidate(database, robot.name, version, robot.fingerprint, z, z_sd, source, wall_s)
         ended: jobs.Ended = "offered" if candidate else "nothing"
-        jobs.end_job(database, job.number, ended, refit.reason, refit.remedy, now, candidate)
+        jobs.end_job(database, job.number, ended, refit.reason, refit.remedy, wall_s, candidate)
     return Outcome(robot.name, candidate, refit.reason, refit.remedy)

@@ -16,6 +16,7 @@ from gaptrain.host.database import HostError
 
 _PARAMETERS = msgspec.json.Decoder(tuple[Parameter, ...])
 _CONTEXT = msgspec.json.Decoder(dict[str, float])
+_ROBOT = "SELECT name, public_key, robot_type, config, fingerprint, context, enrolled, revoked FROM robots"
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,21 @@ class Enrolled:
 
 def all_robots(database: sqlite3.Connection) -> tuple[Enrolled, ...]:
     """Every robot that was ever enrolled, by name."""
-    rows = database.execute(
-        "SELECT name, public_key, robot_type, config, fingerprint, context, enrolled, revoked FROM robots ORDER BY name"
-    )
-    return tuple(_enrolled(row) for row in rows)
+    return tuple(_enrolled(row) for row in database.execute(f"{_ROBOT} ORDER BY name"))
 
 
 def the_robot(database: sqlite3.Connection, name: str) -> Enrolled:
     """The robot of that name; HostError if there is none."""
-    known = {robot.name: robot for robot in all_robots(database)}
-    if name not in known:
+    row = database.execute(f"{_ROBOT} WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        known = [other for (other,) in database.execute("SELECT name FROM robots")]
         raise HostError(f"robot {name!r} is not enrolled{nearest(name, known)}; see `gaptrain enrol --list`")
-    return known[name]
+    return _enrolled(row)
 
 
 def _enrolled(row: tuple[Any, ...]) -> Enrolled:
-    name, key, robot_type, config, identity, context, enrolled, revoked = row
-    return Enrolled(name, key, robot_type, Path(config), identity, _CONTEXT.decode(context), enrolled, revoked)
+    name, key, robot_type, config, fingerprint, context, enrolled, revoked = row
+    return Enrolled(name, key, robot_type, Path(config), fingerprint, _CONTEXT.decode(context), enrolled, revoked)
 
 
 class Definitions:
@@ -61,9 +60,9 @@ class Definitions:
         self._database = database
         self._known: dict[str, ParameterSet] = {}
 
-    def space(self, identity: str) -> ParameterSet:
+    def space(self, fingerprint: str) -> ParameterSet:
         """The parameters with that fingerprint."""
-        if identity not in self._known:
-            row = self._database.execute("SELECT parameters FROM definitions WHERE fingerprint = ?", (identity,))
-            self._known[identity] = ParameterSet(_PARAMETERS.decode(row.fetchone()[0]))
-        return self._known[identity]
+        if fingerprint not in self._known:
+            row = self._database.execute("SELECT parameters FROM definitions WHERE fingerprint = ?", (fingerprint,))
+            self._known[fingerprint] = ParameterSet(_PARAMETERS.decode(row.fetchone()[0]))
+        return self._known[fingerprint]

@@ -29,22 +29,26 @@ from gapd.messages.link import (
     Verdict,
     Welcome,
 )
-from gaptrain.host.database import HostError
+from gaptrain.host import jobs
+from gaptrain.host.database import HostError, transaction
 from gaptrain.host.door import Door, listen
 from gaptrain.host.evidence_files import EvidenceFiles
 from gaptrain.host.fetch import Fetches
-from gaptrain.host.journal import Refusals
+from gaptrain.host.refusals import Refusals
 from gaptrain.host.registry import Enrolled, all_robots
 from gaptrain.host.sessions import Session, Sessions
 from gaptrain.host.store import Store
+from gaptrain.host.versions import newest_number
 from gaptrain.host.worker import Worker
 
 # Messages that share one commit. A commit takes about a millisecond, applying a correction a fifth of one.
 MOST_IN_COMMIT = 128
 # The loop looks at enrolments, silence, candidates and jobs this often.
 TICK_S = 0.5
-# After a failed write the state is opened again this much later; the robots send again after 5 s.
+# After a failure of the state it is opened again this often; a robot tries to connect every 0.5 to 30 s.
 REOPEN_S = 1.0
+FAILURE_REPEAT_S = 60.0
+_REMEDY = "check the disk: is it mounted, has it space, permissions, health; then the host goes on by itself"
 
 Received = tuple[Session, FromRobot]
 Answered = tuple[Session, FromRobot, FromHost]
@@ -55,21 +59,21 @@ class Service:
 
     def __init__(self, state: Path, bind: str, keys: KeyPair, log: Logger, auto: bool = False) -> None:
         """Open the state and the sockets; HostError if either is taken. auto: recalibrate on escalations."""
-        self._state, self._log, self._stopping = state, log, False
+        self._state, self._bind, self._keys, self._log, self._stopping = state, bind, keys, log, False
         self._refusals = Refusals(log)
         self._sessions = Sessions()
         self._by_key: dict[str, Enrolled] = {}
         self._files = EvidenceFiles(state)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            self._open_store()
+            self._store = Store(state, time.time)
+            self._fetches = Fetches(self._store, self._files, log)
             self._door = Door(self._context, self._refusals)
-            self._router = listen(self._context, bind, keys)
+            self._listen()
         except BaseException:
             self._context.destroy(linger=0)
             raise
         self._worker = Worker(state, log) if auto else None
-        self._bind = bind
         self._changes = -1
         self._tick(time.monotonic())
 
@@ -84,18 +88,15 @@ class Service:
         canonical(self._log, "ready", bind=self._bind, state=self._state, robots=known, recalibrate=auto)
         with self._surviving():
             self._fetches.tidy()  # an earlier version kept all of it
-        poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
-        poller.register(self._door.socket, zmq.POLLIN)
         next_tick = time.monotonic() + TICK_S
         while not self._stopping:
             wait_s = max(next_tick - time.monotonic(), 0.0)
-            ready = dict(poller.poll(round(1e3 * wait_s)))
+            ready = dict(self._poller.poll(round(1e3 * wait_s)))
             if self._door.socket in ready:
                 self._door.answer()
             if self._router in ready:
                 self._serve(list(self._received()))
-            if time.monotonic() >= next_tick:
+            if time.monotonic() >= next_tick and not self._stopping:
                 self._tick(time.monotonic())
                 next_tick = time.monotonic() + TICK_S
 
@@ -107,9 +108,11 @@ class Service:
         self._store.close()
         canonical(self._log, "stopped", refused=self._refusals.counts)
 
-    def _open_store(self) -> None:
-        self._store = Store(self._state, time.time)
-        self._fetches = Fetches(self._store, self._files, self._log)
+    def _listen(self) -> None:
+        self._router = listen(self._context, self._bind, self._keys)
+        self._poller = zmq.Poller()
+        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self._door.socket, zmq.POLLIN)
 
     def _received(self) -> Iterator[Received]:
         """Messages that have come, decoded, each with the session of its robot."""
@@ -123,7 +126,7 @@ class Service:
                 yield received
 
     def _decoded(self, parts: list[bytes], key: str) -> Received | None:
-        now, robot = time.monotonic(), self._by_key.get(key)
+        now_s, robot = time.monotonic(), self._by_key.get(key)
         if robot is None or robot.revoked is not None:
             self._sessions.forget(parts[0])
             name = robot.name if robot else key
@@ -134,7 +137,7 @@ class Service:
         except (msgspec.DecodeError, RecursionError) as error:
             self._refusals.note("malformed", robot.name, f"{error}; update gapd on the robot")
             return None
-        session, new = self._sessions.heard(parts[0], robot.name, now)
+        session, new = self._sessions.heard(parts[0], robot.name, now_s)
         if new:
             canonical(self._log, "connected", robot=robot.name)
         return session, message
@@ -145,8 +148,9 @@ class Service:
         with self._surviving():
             durable = [r for r in batch if isinstance(r[1], Hello | Correction | Escalation | Verdict)]
             if durable:
-                with self._store.transaction():
+                with transaction(self._store.database):
                     answers = [a for session, message in durable if (a := self._answer(session, message))]
+                self._store.require_in_place()
             for session, message, answer in answers:  # committed: now they may know
                 self._send(session, answer)
                 self._tell(session, message, answer)
@@ -167,12 +171,12 @@ class Service:
 
     def _tell(self, session: Session, message: FromRobot, answer: FromHost) -> None:
         """One line about what happened to a message, and what follows from it at once."""
-        now, robot = time.monotonic(), session.robot
+        now_s, robot = time.monotonic(), session.robot
         if isinstance(answer, Welcome):
             self._sessions.only(session)
             canonical(self._log, "welcome", robot=robot, epoch=answer.epoch, version=answer.version)
-            self._offer(session, now)
-            self._fetches.ask(session, self._send, now)
+            self._offer(session, now_s)
+            self._fetches.ask(session, self._send, now_s)
         elif isinstance(answer, Refused | Nack):
             self._refusals.note(answer.code, robot, answer.remedy)
         elif isinstance(answer, Ack) and isinstance(message, Correction):
@@ -184,7 +188,7 @@ class Service:
             canonical(
                 self._log, "escalation", level="warning", robot=robot, reason=message.reason, remedy=message.remedy
             )
-            self._fetches.ask(session, self._send, now)
+            self._fetches.ask(session, self._send, now_s)
         elif isinstance(message, Verdict) and isinstance(answer, Ack):
             canonical(
                 self._log, "verdict", robot=robot, candidate=message.candidate, verdict=message.verdict,
@@ -193,20 +197,21 @@ class Service:
         if isinstance(message, Correction | Verdict):
             session.offered_s = float("-inf")  # on another base now, or none
 
-    def _tick(self, now: float) -> None:
+    def _tick(self, now_s: float) -> None:
         with self._surviving():
+            self._store.require_in_place()
             self._notice_changes()
-            for session in self._sessions.silent(now):
+            for session in self._sessions.silent(now_s):
                 remedy = "check the robot's power and network"
                 canonical(self._log, "silent", level="warning", robot=session.robot, remedy=remedy)
             for session in self._sessions.all():
-                if session.idle(now):
-                    self._send(session, Heartbeat(self._store.version(session.robot)))
-                self._fetches.ask(session, self._send, now)
-                if session.offer_due(now):
-                    self._offer(session, now)
+                if session.idle(now_s):
+                    self._send(session, Heartbeat(newest_number(self._store.database, session.robot)))
+                self._fetches.ask(session, self._send, now_s)
+                if session.offer_due(now_s):
+                    self._offer(session, now_s)
             if self._worker is not None:
-                self._worker.step(self._store, now)
+                self._worker.step(self._store, now_s)
 
     def _notice_changes(self) -> None:
         """Read the robots again if another process has written."""
@@ -221,9 +226,9 @@ class Service:
         for session in self._sessions.all():
             session.offered_s = float("-inf")
 
-    def _offer(self, session: Session, now: float) -> None:
-        candidate = self._store.candidate(session.robot)
-        session.offered_s = now
+    def _offer(self, session: Session, now_s: float) -> None:
+        candidate = jobs.pending(self._store.database, session.robot)
+        session.offered_s = now_s
         if candidate is not None:
             self._send(session, candidate)
             canonical(
@@ -247,16 +252,42 @@ class Service:
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
-        """Nothing is acknowledged that failed to be stored; the state is opened again and the robots send again.
+        """Nothing is acknowledged that failed to be stored: the robots send it again once the state is back.
 
-        OSError: evidence, on a disk that is full for example; it is asked for again.
+        OSError: evidence, on a disk that is full for example, or the whole folder is gone.
         """
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            remedy = "check the disk: space, permissions, health"
-            canonical(self._log, "store_failed", level="error", reason=error, remedy=remedy)
-            self._store.close()
+            self._break_off()
+            self._come_back(error)
+
+    def _break_off(self) -> None:
+        """End all connections: a robot sends several messages in a row, and the store takes any above its last one.
+
+        After one that was not stored none may follow on the same connection; the next one begins with Hello.
+        """
+        self._router.close()
+        self._store.close()
+        self._sessions = Sessions()
+
+    def _come_back(self, error: Exception) -> None:
+        """Open state and socket again as soon as both can be, however long that takes, unless told to stop."""
+        failure: Exception | None = error
+        while failure is not None and not self._stopping:
+            canonical(
+                self._log, "store_failed", level="error", every_s=FAILURE_REPEAT_S, reason=failure, remedy=_REMEDY
+            )
             time.sleep(REOPEN_S)
-            self._open_store()
-            self._changes = -1
+            failure = self._try_again()
+
+    def _try_again(self) -> Exception | None:
+        """Open state and socket; what fails, if anything does."""
+        try:
+            self._store.reopen()
+            self._listen()
+        except (HostError, sqlite3.Error, OSError) as error:
+            self._store.close()
+            return error
+        self._changes = -1
+        return None

@@ -21,13 +21,13 @@ class Session:
     offered_s: float = float("-inf")
     asked_s: float = float("-inf")  # for evidence
 
-    def idle(self, now: float) -> bool:
+    def idle(self, now_s: float) -> bool:
         """Whether the robot has not been sent anything for a while."""
-        return now - self.sent_s >= IDLE_S
+        return now_s - self.sent_s >= IDLE_S
 
-    def offer_due(self, now: float) -> bool:
+    def offer_due(self, now_s: float) -> bool:
         """Whether to offer the pending candidate, if there is one."""
-        return now - self.offered_s >= OFFER_S
+        return now_s - self.offered_s >= OFFER_S
 
 
 class Sessions:
@@ -37,13 +37,13 @@ class Sessions:
         """Begin without any."""
         self._by_route: dict[bytes, Session] = {}
 
-    def heard(self, route: bytes, robot: str, now: float) -> tuple[Session, bool]:
+    def heard(self, route: bytes, robot: str, now_s: float) -> tuple[Session, bool]:
         """The session of a route that something came from, and whether it is new."""
         session = self._by_route.get(route)
         if session is not None and session.robot == robot:
-            session.heard_s = now
+            session.heard_s = now_s
             return session, False
-        session = self._by_route[route] = Session(route, robot, now)
+        session = self._by_route[route] = Session(route, robot, now_s)
         return session, True
 
     def all(self) -> list[Session]:
@@ -60,9 +60,9 @@ class Sessions:
             if other.robot == session.robot and other is not session:
                 self.forget(other.route)
 
-    def silent(self, now: float) -> list[Session]:
+    def silent(self, now_s: float) -> list[Session]:
         """End sessions that are silent for too long, and return those."""
-        ended = [s for s in self._by_route.values() if now - s.heard_s > SILENT_S]
+        ended = [s for s in self._by_route.values() if now_s - s.heard_s > SILENT_S]
         for session in ended:
             self.forget(session.route)
         return ended

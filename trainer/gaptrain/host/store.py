@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,6 @@ import numpy as np
 
 from gapd.messages.link import (
     Ack,
-    Candidate,
     Correction,
     Durable,
     Escalation,
@@ -25,17 +24,12 @@ from gapd.messages.link import (
     Welcome,
 )
 from gaptrain.host import jobs
-from gaptrain.host.database import open_state
+from gaptrain.host.database import FILE, open_existing, open_state, transaction
 from gaptrain.host.evidence_files import Wanted
 from gaptrain.host.hello import enrol_again, unfit
+from gaptrain.host.message_faults import LARGEST_INTEGER, correction_values, escalation_fault, verdict_fault
 from gaptrain.host.registry import Definitions, Enrolled
-from gaptrain.host.values import (
-    LARGEST_INTEGER,
-    Values,
-    correction_values,
-    escalation_fault,
-    verdict_fault,
-)
+from gaptrain.host.values import Values
 from gaptrain.host.versions import NOMINAL, Origin, Version, add_version, newest, newest_number
 
 Answer = Ack | Nack
@@ -55,35 +49,33 @@ class Store:
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         """Open or make the state; `clock` gives wall time in s, which is stored as a label only."""
-        self.database = open_state(folder)
-        self._clock = clock
-        self._definitions = Definitions(self.database)
+        self._folder, self._clock = folder, clock
+        self._use(open_state(folder))
 
     def close(self) -> None:
         """Close the file; what is committed stays."""
         self.database.close()
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit everything in the block together, or nothing. Blocks may be nested: the outermost commits."""
-        if self.database.in_transaction:
-            yield
-            return
-        self.database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.database.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.OperationalError):  # SQLite has rolled back itself, as on a full disk
-                self.database.execute("ROLLBACK")
-            raise
+    def reopen(self) -> None:
+        """Open the state again after it was closed; HostError if it is not there: another one is never begun."""
+        self._use(open_existing(self._folder))
+
+    def require_in_place(self) -> None:
+        """OSError if the file is no longer the one in the folder: nobody would find again what is committed to it."""
+        if _file_number(self._folder) != self._file:
+            raise OSError(errno.ESTALE, "another file is in its place", str(self._folder / FILE))
+
+    def _use(self, database: sqlite3.Connection) -> None:
+        self.database = database
+        self._definitions = Definitions(database)
+        self._file = _file_number(self._folder)
 
     def greet(self, robot: Enrolled, hello: Hello) -> Welcome | Refused:
         """Answer a Hello: the same outbox has the same epoch, a new one the next."""
         refused = unfit(robot, hello)
         if refused:
             return refused
-        with self.transaction():
+        with transaction(self.database):
             key = (robot.name, hello.outbox)
             sql = "SELECT epoch, high_water, fingerprint FROM epochs WHERE robot = ? AND outbox = ?"
             row = self.database.execute(sql, key).fetchone()
@@ -109,7 +101,7 @@ class Store:
 
         A refusal is final too: it advances the high-water mark. Only a message of an unknown epoch does not.
         """
-        with self.transaction():
+        with transaction(self.database):
             current = newest(self.database, robot.name)
             row = self.database.execute(
                 "SELECT high_water, fingerprint FROM epochs WHERE robot = ? AND epoch = ?",
@@ -152,18 +144,18 @@ class Store:
         fault = escalation_fault(message)
         if fault:
             return _Refusal("invalid", fault)
-        now = self._clock()
+        wall_s = self._clock()
         self.database.execute(
             "INSERT INTO escalations (robot, epoch, sequence, base_version, reason, remedy, terms, evidence, "
             "evidence_bytes, evidence_state, timestamp, received) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 robot.name, message.epoch, message.sequence, message.base_version, message.reason, message.remedy,
                 msgspec.json.encode(message.terms), message.evidence, message.evidence_bytes,
-                "wanted" if message.evidence else "none", message.timestamp, now,
+                "wanted" if message.evidence else "none", message.timestamp, wall_s,
             ),
         )  # fmt: skip
         if message.evidence:
-            jobs.add_job(self.database, robot.name, message, now)
+            jobs.add_job(self.database, robot.name, message, wall_s)
         return None
 
     def _judge(self, robot: Enrolled, message: Verdict, current: Version | None) -> _Refusal | None:
@@ -172,9 +164,9 @@ class Store:
         row = None if fault else self.database.execute(sql, (message.candidate, robot.name)).fetchone()
         if row is None:
             return _Refusal("invalid", fault or f"candidate {message.candidate[:60]!r} was not offered to this robot")
-        base, state, identity, z, z_sd = row
+        base, state, fingerprint, z, z_sd = row
         number = current.number if current else NOMINAL
-        if (message.base_version, base, identity) != (number, number, robot.fingerprint) or state == "stale":
+        if (message.base_version, base, fingerprint) != (number, number, robot.fingerprint) or state == "stale":
             return _Refusal("stale_base", _STALE)
         if state != "pending":
             return _Refusal("invalid", f"candidate {message.candidate} is {state} already; nothing to do")
@@ -185,9 +177,9 @@ class Store:
         return None
 
     def _add(self, robot: Enrolled, values: Values, origin: Origin, number: int) -> None:
-        now = self._clock()
-        add_version(self.database, robot.name, number, robot.fingerprint, values, origin, now)
-        jobs.rebase(self.database, robot.name, number, now)
+        wall_s = self._clock()
+        add_version(self.database, robot.name, number, robot.fingerprint, values, origin, wall_s)
+        jobs.rebase(self.database, robot.name, number, wall_s)
 
     def _again(self, robot: Enrolled, message: Durable, current: Version | None) -> Answer:
         """The answer to a message that is applied or refused already."""
@@ -212,14 +204,6 @@ class Store:
             (message.sequence, robot.name, message.epoch),
         )
 
-    def candidate(self, robot: str) -> Candidate | None:
-        """What is to be offered to the robot."""
-        return jobs.pending(self.database, robot)
-
-    def version(self, robot: str) -> int:
-        """Number of the robot's current version."""
-        return newest_number(self.database, robot)
-
     def wanted(self, robot: str) -> Wanted | None:
         """The recording to fetch from the robot next: that of the newest escalation first."""
         row = self.database.execute(
@@ -231,13 +215,13 @@ class Store:
 
     def evidence_complete(self, wanted: Wanted) -> None:
         """Note that the recording is on the disk; jobs that waited for it become ready."""
-        with self.transaction():
+        with transaction(self.database):
             self._evidence(wanted, "complete", "")
             jobs.evidence_came(self.database, wanted.evidence)
 
     def evidence_lost(self, wanted: Wanted, reason: str) -> None:
         """Note that the recording cannot be had; jobs that waited for it fail."""
-        with self.transaction():
+        with transaction(self.database):
             self._evidence(wanted, "lost", reason)
             jobs.evidence_lost(self.database, wanted.robot, wanted.evidence, reason, self._clock())
 
@@ -255,6 +239,12 @@ class Store:
             "WHERE robot = ? AND evidence = ? AND evidence_state = 'wanted'",
             (state, reason, wanted.robot, wanted.evidence),
         )
+
+
+def _file_number(folder: Path) -> tuple[int, int]:
+    """What tells the state's file from any other one."""
+    found = (folder / FILE).stat()
+    return found.st_dev, found.st_ino
 
 
 def _nack(message: Durable, refusal: _Refusal, current: Version | None) -> Nack:

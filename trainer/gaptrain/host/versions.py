@@ -13,7 +13,7 @@ import numpy as np
 
 from gapd.messages.link import Correction, Verdict
 from gaptrain.host.database import HostError
-from gaptrain.host.values import Values
+from gaptrain.host.values import Values, known_gap
 
 # The version before the first correction: nominal values.
 NOMINAL = 0
@@ -90,32 +90,32 @@ def history(database: sqlite3.Connection, robot: str) -> list[Version]:
 
 
 def _version(robot: str, row: tuple[Any, ...]) -> Version:
-    number, identity, z, z_sd, active, covariance, checksum, source, reason, received = row
+    number, fingerprint, z, z_sd, active, covariance, checksum, source, reason, received = row
     try:
         values = Values.unpack(z, z_sd, active, covariance, checksum)
     except ValueError as error:
         raise HostError(
             f"robot {robot}, version {number}: {error}; the file is damaged, restore the state from a backup"
         ) from None
-    return Version(number, identity, values, source, reason, received)
+    return Version(number, fingerprint, values, source, reason, received)
 
 
 def add_version(
     database: sqlite3.Connection,
     robot: str,
     number: int,
-    identity: str,
+    fingerprint: str,
     values: Values,
     origin: Origin,
     received: float,
 ) -> None:
     """Store a new version; IntegrityError if the number or the message is there already."""
     names = (msgspec.json.encode(list(n)) for n in (origin.changed, origin.effective))
-    gaps = (g if np.isfinite(g) else None for g in (origin.gap_before, origin.gap_after))
+    gaps = map(known_gap, (origin.gap_before, origin.gap_after))
     database.execute(
         f"INSERT INTO versions VALUES ({', '.join('?' * 19)})",  # noqa: S608  constant
         (
-            robot, number, identity, *values.pack(), origin.source, origin.reason, *names, *gaps, origin.windows,
+            robot, number, fingerprint, *values.pack(), origin.source, origin.reason, *names, *gaps, origin.windows,
             origin.epoch, origin.sequence, origin.timestamp, received,
         ),
     )  # fmt: skip
