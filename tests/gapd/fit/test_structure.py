@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,21 @@ def spring(robot: Robot, joint: str, stiffness: float) -> Structure:
 
         def apply() -> None:
             force[:, dof] = -stiffness * position[:, dof]
+
+        return apply
+
+    return bind
+
+
+def drift(robot: Robot, joint: str, rate: float) -> Structure:
+    """Hidden structure: a force on the joint that grows by `rate` (N·m/s)."""
+    dof, step_s = int(robot.model.joint(joint).dofadr[0]), robot.layout.step_s
+
+    def bind(sims: batch.Batch) -> Callable[[], None]:
+        force = sims.bind("qfrc_applied")
+
+        def apply() -> None:
+            force[:, dof] += rate * step_s
 
         return apply
 
@@ -145,6 +162,54 @@ targets = [{ field = "jnt_stiffness", element = "j" }]
     assert robot.parameters.to_physical(found.z)[-1] == pytest.approx(0.1, rel=0.1)
 
 
+MASS = """
+[[parameter]]
+name = "body/arm/mass"
+unit = "kg"
+nominal = 0.5
+min = 0.1
+max = 2.5
+targets = [{ field = "body_mass", element = "arm" }]
+"""
+
+
+@pytest.fixture(scope="module")
+def carrier(make_robot: Any, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Robot:
+    """The tiny robot with its weight held out to the side and of unknown mass: a torque that hardly changes."""
+    model, parameters = ((tiny_folder / name).read_text(encoding="utf-8") for name in ("model.xml", "parameters.toml"))
+    sideways = model.replace('pos="0 0 -0.1"', 'pos="0.1 0 0"')
+    return make_robot(tmp_path_factory.mktemp("carrier"), model=sideways, parameters=parameters + MASS)
+
+
+def two_truths(robot: Robot, windows_of: Any, early: int, late: int, seed: int) -> Windows:
+    """So many windows of the nominal robot, then of one that has picked up its own weight."""
+    heavy = robot.parameters.nominal * np.where(np.array(robot.parameters.names) == "body/arm/mass", 2.0, 1.0)
+    first = windows_of(robot, robot.parameters.nominal, early, seed)
+    second = windows_of(robot, heavy, late, seed + 1)
+    after = replace(second, start_s=second.start_s + early * robot.config.timing.window_s)
+    return Windows.concatenate([first, after])
+
+
+@pytest.mark.parametrize(("early", "late", "seed"), [(16, 14, 1), (20, 20, 2), (20, 20, 4), (16, 14, 8)])
+def test_windows_that_mix_two_truths_have_no_finding(
+    carrier: Robot, windows_of: Any, early: int, late: int, seed: int
+) -> None:
+    """Forces that drift, or grow with position, explain up to 85 % of what a change of mass leaves."""
+    windows = two_truths(carrier, windows_of, early, late, seed)
+    found = identify(Replay(carrier), windows, carrier.parameters.z_nominal)
+    assert np.sqrt(np.mean(found.fit.state.gap**2)) > 2.0, "the case must be one that no parameters explain"
+    assert found.findings == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_force_that_really_drifts_is_found(carrier: Robot, windows_of: Any, seed: int) -> None:
+    """A mass that changes in between explains some of it, and less."""
+    found = identified(carrier, windows_of, carrier.parameters.z_nominal, seed, drift(carrier, "j", 0.05))
+    first = found.findings[0]
+    assert (first.regressor, first.joint, first.unit) == ("drift", "j", "N·m/s")
+    assert abs(first.coefficient - 0.05) < 4 * first.coefficient_sd
+
+
 def hypothesis(regressor: str, size: float = 1.0) -> Hypothesis:
     return Hypothesis(regressor, "j", np.zeros(0), size, "")
 
@@ -218,6 +283,37 @@ def test_the_deviation_of_a_column_is_that_of_least_squares() -> None:
     normal, prior, _ = linear_case(free, 0.0, seed=5)
     inverse = np.linalg.inv(normal.information.sum(axis=0))
     np.testing.assert_allclose(column_sd(normal, prior), np.sqrt(np.diag(inverse)[3:]), rtol=0.35)
+
+
+def changing_case(change: float, size: float, scatter: float = 0.0, seed: int = 4) -> tuple[Normal, Prior, float]:
+    """As linear_case with one column only, where the first of the three parameters changes after half of the windows.
+
+    The column drifts: it is the effect of that parameter, growing from window to window. The residual holds `size` of
+    it, more or less by a share of `scatter` in each window, and `change` of the parameter.
+    """
+    rng = np.random.default_rng(seed)
+    windows, rows, p = 30, 40, 3
+    jacobian = rng.normal(size=(windows, rows, p))
+    time = np.linspace(-1.0, 1.0, windows)[:, None]
+    column, uneven = jacobian[..., 0] * time, 1.0 + scatter * rng.normal(size=(windows, 1))
+    residual = rng.normal(size=(windows, rows)) + size * uneven * column + change * jacobian[..., 0] * (time > 0)
+    normal = normal_of(np.concatenate([jacobian, column[..., None]], axis=2), residual)
+    return normal, Prior(np.full(p, 1e3), np.zeros(p)), float((residual**2).sum())
+
+
+@pytest.mark.parametrize("change", [1.0, -2.0, 4.0])
+def test_what_a_change_of_the_parameters_explains_is_no_finding(change: float) -> None:
+    assert strongest(TWO[:1], *changing_case(change, 0.0)) is None
+
+
+def test_what_a_change_explains_less_well_is_a_finding() -> None:
+    assert strongest(TWO[:1], *changing_case(0.0, 1.0)) is TWO[0]
+    # Too uneven to be told from a change for sure.
+    assert strongest(TWO[:1], *changing_case(0.0, 2.0, scatter=1.0, seed=3)) is TWO[0]
+
+
+def test_a_finding_counts_beside_a_change_that_explains_more() -> None:
+    assert strongest(TWO[:1], *changing_case(2.0, 1.5)) is TWO[0]
 
 
 def test_residuals_common_to_a_window_do_not_fool_it() -> None:
