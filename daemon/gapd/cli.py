@@ -140,10 +140,12 @@ def check(config: Path, logs: tuple[Path, ...]) -> None:
     _say("robot", robot.config.robot)
     _say("model", f"{robot.config.path(robot.config.model)}: {robot.model.nv} joints, {robot.model.nu} actuators")
     for line in _uncommanded(robot):
-        _say("actuator", line)
+        _say("actuator", f"WARN {line}")
     _say("parameters", f"{len(space)} free, {len(space.frozen)} frozen")
     _say("channels", f"{len(layout.channels)}; window {layout.knots} knots of {layout.knot_s} s")
     _say("bundle", _bundle_line(robot))
+    for line in _live_lines(robot):
+        _say("live", line)
     for log in logs:
         _say("log", f"{log}: {require_mapped(log, robot)} columns found")
     click.echo("ok")
@@ -253,6 +255,25 @@ def _live_text(replay: ReplayLive) -> str:
     told = msgspec.json.decode(msgspec.json.encode(replay.status()))
     parts = replay_live.text(replay.lines), status_text(told), replay.ending()
     return "\n\n".join(filter(None, parts))
+
+
+def _live_lines(robot: Robot) -> list[str]:
+    """What the daemon is connected with; ConfigError for a key that is not there."""
+    from gapd.keys import read_public, read_secret
+    from gapd.live_config import Live
+
+    live, path = robot.config.live, robot.config.path
+    if live == Live():
+        return []
+    secrets = [t.secret_key for t in (live.frames, live.link, live.remote_stream) if t is not None]
+    publics = [t.server_public_key for t in (live.frames, live.link) if t is not None]
+    publics += live.remote_stream.allowed if live.remote_stream is not None else ()
+    for key in filter(None, secrets):
+        read_secret(path(key))
+    for key in filter(None, publics):
+        read_public(path(key))
+    host = [f"host {live.link.endpoint}"] if live.link is not None else []
+    return [f"frames from {live.frames.endpoint}", *host]
 
 
 def _say(word: str, rest: str) -> None:

@@ -54,7 +54,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise ConfigError(f"{path}: has more than {MAX_BYTES} bytes; is it the right file?")
         return tomllib.loads(raw.decode("utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; correct the path") from None
+        raise ConfigError(f"{path}: no such file; write it, or correct the path") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); check path and permissions") from None
     except UnicodeDecodeError as error:

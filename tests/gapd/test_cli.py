@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from gapd import __version__
+from gapd.keys import write_keys
 from gapd.live.recorder import Recorder
 from gapd.messages.frames import Frame
 from gapd.model.mjcf import load_model
@@ -142,6 +143,20 @@ def test_what_does_not_go_with_recordings_is_refused(
 ) -> None:
     done = gapd("replay", "--config", config, recording, *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gapd: {told}\n")
+
+
+def test_check_looks_at_the_keys_of_the_live_tables(gapd: Any, make_robot: Any, tiny_toml: str, tmp_path: Path) -> None:
+    link = '[live.link]\nname = "r1"\nendpoint = "tcp://127.0.0.1:5590"\n'
+    make_robot(tmp_path, robot=tiny_toml + link + 'server_public_key = "host.pub"\nsecret_key = "r1.key"\n')
+    done = gapd("check", "--config", tmp_path / "robot.toml")
+    assert done.returncode == 2
+    assert "r1.key: no such key file; write one with gapd keygen" in done.stderr
+    write_keys(tmp_path, "r1")
+    write_keys(tmp_path, "host")
+    done = gapd("check", "--config", tmp_path / "robot.toml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "live        frames from tcp://127.0.0.1:5571" in done.stdout
+    assert "live        host tcp://127.0.0.1:5590" in done.stdout
 
 
 def test_check_says_what_is_there(gapd: Any, config: Path, tmp_path: Path) -> None:
@@ -276,7 +291,7 @@ def test_an_actuator_without_a_command_column_is_said(gapd: Any, config: Path, l
     changed = without_command(config.parent, tmp_path / "robot")
     done = gapd("check", "--config", changed)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "actuator    servo: no command column, its command stays 0" in done.stdout.splitlines()
+    assert "actuator    WARN servo: no command column, its command stays 0" in done.stdout.splitlines()
     done = gapd("replay", "--config", changed, log)
     assert "gapd: WARN actuator servo: no command column, its command stays 0" in done.stderr.splitlines()
 

@@ -23,6 +23,10 @@ Level = Literal["OK", "WARN", "ERROR"]
 UNEXPLAINED = 2.0
 # ... and up to which the current values need no correction: held-out channels of a perfect model stay below.
 MATCHED = 1.2
+# ... and from which, with a finding, time stamps are to be looked at before the finding is believed: a log that is late
+# looks like friction or a spring.
+FAR = 10.0
+TIMING = "first check time stamps, and command_offset_s: commands that are 20 ms late look like this"
 # Names in one sentence; the rest is counted.
 NAMED = 3
 # Statuses whose value the data determine.
@@ -159,8 +163,10 @@ def _structural(
     if check is not None and check.verdict == "accepted" and changed:
         moved = tuple(e for e in _moved(estimates) if e.effective)
         reason += f"; {_outcome(changed, check)}"
-    remedy = "; ".join(dict.fromkeys(f.remedy for f in findings[:NAMED]))
-    return Decision("escalate", "ERROR", reason, remedy, moved)
+    remedies = [f.remedy for f in findings[:NAMED]]
+    if check is not None and not check.commissioned and np.nanmax(check.channel_after, initial=0.0) > FAR:
+        remedies = [TIMING, *remedies]
+    return Decision("escalate", "ERROR", reason, "; ".join(dict.fromkeys(remedies)), moved)
 
 
 def _at_bound(estimates: Sequence[ParameterEstimate], check: Check | None) -> Decision | None:

@@ -42,6 +42,8 @@ SURVIVING_SHARE = 0.5
 
 # Forces that can only resist: a negative one would drive, which is another story (wrong sign, unit or time).
 _RESISTS = ("load friction", "stiction", "upper stop", "lower stop")
+# Where a stop begins, and what it absorbs, is not fitted: its stiffness holds beside that only, and no interval for it.
+_ROUGH = ("upper stop", "lower stop")
 
 
 class _Meaning(NamedTuple):
@@ -58,7 +60,10 @@ _MEANING = {
         "", "", "friction grows with load",
         "no MuJoCo parameter does that: use the effective values, and randomise the friction of {} in training",
     ),
-    "stiction": _Meaning("N·m", "N", "sticks at low speed", "give {} a dcmotor actuator with LuGre friction"),
+    "stiction": _Meaning(
+        "N·m", "N", "sticks at low speed",
+        "let a parameter write dof_frictionloss of {0}; if one does, give {0} a dcmotor actuator with LuGre friction",
+    ),
     "direction": _Meaning(
         "N·m", "N", "friction depends on direction of motion", "look for a constant force or an uneven gear at {}"
     ),
@@ -100,6 +105,8 @@ class Finding:
         """One line for the journal."""
         unit = f" {self.unit}" if self.unit else ""
         size = f"{self.coefficient:.3g} ± {self.coefficient_sd:.2g}{unit}"
+        if self.regressor in _ROUGH:
+            size = f"about {self.coefficient:.2g}{unit}"
         explains = f"explains {100 * self.share:.0f} % of the squared gap (z {self.z:.0f})"
         return f"{self.joint}: {_MEANING[self.regressor].sentence}: {self.regressor} {size} {explains}"
 

@@ -265,11 +265,11 @@ class Keeper:
         sent = {e.name: e.z_after for e in decision.corrections}
         before = self.memory
         z = np.array([sent.get(n, v) for n, v in zip(self.robot.parameters.names, before.z, strict=True)])
-        told = found.uncertainty
+        told = found.uncertainty if sent or decision.action == "hold" else None  # of the values from now on
         verdict = NOTHING_TO_DO if decision.level == "OK" else (decision.level, decision.sentence)
-        self.memory = msgspec.structs.replace(
-            self.memory, z_sd=tuple(told.sd.tolist()), status=told.status, verdict=verdict
-        )
+        self.memory = msgspec.structs.replace(self.memory, verdict=verdict)
+        if told is not None:
+            self.memory = msgspec.structs.replace(self.memory, z_sd=tuple(told.sd.tolist()), status=told.status)
         commissioned = self._set_floor(job, report)
         # What is left now is what the next change is told from, be it explained or escalated. A fit that was rejected
         # says nothing about the robot.
