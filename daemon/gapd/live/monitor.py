@@ -18,10 +18,11 @@ Array = NDArray[np.float64]
 
 # Shift, in spreads of a channel, that the test leaves alone: motions differ, and so do their gaps.
 SLACK = 1.0
-# A window this loud belongs to the change that is found a little later: a healthy one is as loud once in 200.
-LOUD = 2.5
-# Windows that are remembered for that.
-LONGEST = 200
+# Windows that are remembered for the onset of a change, and of them the newest ones, which tell how large it is.
+LONGEST, NEWEST = 200, 3
+# A window belongs to a change from this share of the size of the newest ones on. Half would be the likeliest place, but a
+# window too many from before the change spoils the fit, and one too few costs only time.
+BELONGS = 0.75
 # One window never says more than this many spreads: an outlier is no drift.
 LOUDEST = 4.0
 # Smallest spread of a log squared gap: what 30 knots of pure noise give. Fewer windows than that may look calmer.
@@ -77,28 +78,27 @@ class DriftTest:
         self.baseline = baseline
         channels = int(np.isfinite(baseline.mean).sum())
         self.threshold = threshold(DAY_S / window_s * max(channels, 1) / false_alarms_per_day)
-        self.windows = 0
         self._sum: Array = np.zeros(len(baseline.mean))
-        self._since: NDArray[np.intp] = np.zeros(len(baseline.mean), np.intp)
-        self._loud: deque[bool] = deque(maxlen=LONGEST)
+        self._scores: deque[Array] = deque(maxlen=LONGEST)
 
     def update(self, gap2: Array) -> Drift | None:
         """Take in one window (C,), squared gaps in noise², NaN where absent."""
         scores = self.baseline.scores(gap2)
         self._sum = np.maximum(self._sum + scores - SLACK, 0.0)
-        self._loud.append(bool((scores >= LOUD).any()))
-        self.windows += 1
-        self._since[self._sum == 0.0] = self.windows
+        self._scores.append(scores)
         loudest = int(np.argmax(self._sum))
         if self._sum[loudest] <= self.threshold:
             return None
-        return Drift(loudest, self._onset(), float(self._sum[loudest]))
+        return Drift(loudest, self._onset(loudest), float(self._sum[loudest]))
 
-    def _onset(self) -> int:
-        """Windows since the change. The sums may have been above zero for a while before, by luck."""
-        length = min(self.windows - int(self._since[self._sum > self.threshold].min()), len(self._loud))
-        loud = [*self._loud][len(self._loud) - length :]
-        return length - loud.index(True) if any(loud) else length
+    def _onset(self, channel: int) -> int:
+        """Windows since the change: from where on they are most clearly like the newest ones.
+
+        The sum may have been above zero for a while before, by luck.
+        """
+        scores = np.array([s[channel] for s in self._scores])[::-1]
+        least = max(BELONGS * float(scores[:NEWEST].mean()), SLACK)
+        return int(np.argmax(np.cumsum(scores - least))) + 1
 
 
 def threshold(windows: float) -> float:
