@@ -20,8 +20,8 @@ Array = NDArray[np.float64]
 SLACK = 1.0
 # Windows that are remembered for the onset of a change, and of them the newest ones, which tell how large it is.
 LONGEST, NEWEST = 200, 3
-# A window belongs to a change from this share of the size of the newest ones on. Half would be the likeliest place, but a
-# window too many from before the change spoils the fit, and one too few costs only time.
+# A window belongs to a change from this share of the size of the newest ones on. Half would be the likeliest place, but
+# a window too many from before the change spoils the fit, and one too few costs only time.
 BELONGS = 0.75
 # One window never says more than this many spreads: an outlier is no drift.
 LOUDEST = 4.0
