@@ -16,12 +16,16 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Job:
-    """A fit to be made. `why` is a clause for the log; since_s: time of the change, NaN if there was none."""
+    """A fit to be made. `why` is a clause for the log; since_s: time of the change, NaN if there was none.
+
+    again: an earlier fit of this change explained nothing.
+    """
 
     prepared: Prepared
     standing: Standing
     why: str
     since_s: float
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,14 @@ class Outdated:
 
 
 @dataclass(frozen=True)
+class Unsettled:
+    """A fit after a change explains nothing: windows of before may be among its own, newer ones will tell."""
+
+    job: Job
+    reason: str
+
+
+@dataclass(frozen=True)
 class Decided:
     """A fit has ended. `z` (P,) are the values from now on; `commissioned`: this fit set the floor."""
 
@@ -97,4 +109,4 @@ class Judged:
     z: Array
 
 
-Event = Monitored | Drifted | EscalationOver | Diverged | Decided | Outdated | Judged | Return
+Event = Monitored | Drifted | EscalationOver | Diverged | Unsettled | Decided | Outdated | Judged | Return

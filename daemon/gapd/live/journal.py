@@ -7,7 +7,7 @@ from typing import assert_never
 import numpy as np
 
 from gapd.link import link_events
-from gapd.live.events import Decided, Diverged, Drifted, EscalationOver, Job, Judged, Monitored, Outdated
+from gapd.live.events import Decided, Diverged, Drifted, EscalationOver, Job, Judged, Monitored, Outdated, Unsettled
 from gapd.live.pipeline import Dropped, Gated, Happening
 from gapd.live.telemetry import Level, Logger, canonical
 from gapd.live.trial_period import Return
@@ -43,8 +43,8 @@ def write(log: Logger, event: Happening, robot: Robot) -> None:
             )  # fmt: skip
         case Decided():
             _decision(log, event)
-        case Outdated():
-            canonical(log, "fit_outdated", why=event.job.why, remedy="none: the values have moved on, it is made again")
+        case Unsettled() | Outdated():
+            _again(log, event)
         case Judged():
             canonical(
                 log, "candidate", candidate=event.candidate, verdict=event.check.verdict, reason=event.check.reason
@@ -79,6 +79,15 @@ def _intake(log: Logger, event: Gated | Refusal | Dropped) -> None:
             canonical(log, "windows_dropped", level="warning", time_s=event.start_s, remedy=remedy)
         case _:
             assert_never(event)
+
+
+def _again(log: Logger, event: Unsettled | Outdated) -> None:
+    """A fit that decides nothing and is made again."""
+    if isinstance(event, Unsettled):
+        remedy = "none yet: it is made again from newer windows"
+        canonical(log, "fit_unsettled", why=event.job.why, reason=event.reason, remedy=remedy)
+    else:
+        canonical(log, "fit_outdated", why=event.job.why, remedy="none: the values have moved on, it is made again")
 
 
 def _decision(log: Logger, event: Decided) -> None:

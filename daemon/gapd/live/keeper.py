@@ -20,7 +20,19 @@ from gapd.fit.cycle import Report, Standing, hold_out, windows_needed
 from gapd.fit.decide import Action
 from gapd.gap.replay import Replay, gap
 from gapd.live.comparison import Comparison
-from gapd.live.events import Decided, Diverged, Drifted, EscalationOver, Event, Job, Judged, Monitored, Outdated
+from gapd.live.events import (
+    Decided,
+    Diverged,
+    Drifted,
+    EscalationOver,
+    Event,
+    Job,
+    Judged,
+    Monitored,
+    Outdated,
+    Unsettled,
+)
+from gapd.live.floors import floor_of
 from gapd.live.memory import Memory
 from gapd.live.monitor import Baseline, Drift, DriftTest
 from gapd.live.recovery import Recovery
@@ -37,8 +49,6 @@ HOUR_S = 3600.0
 AROUND = 1
 # Verdict of a robot that needs nothing.
 NOTHING_TO_DO = ("OK", "")
-# A channel has moved if its motion within windows is above this many noise standard deviations; at rest it is 1.4.
-MOVED = 3.0
 
 
 class Keeper:
@@ -56,6 +66,7 @@ class Keeper:
         self._waiting: deque[Windows] = deque()
         self._now_s = 0.0  # of the newest window, by a clock that only rises
         self._drift: Drifted | None = None
+        self._again = False  # a fit of this change has explained nothing
         self._test: DriftTest | None = None
         self._recovery: Recovery | None = None
         self._watch()
@@ -116,6 +127,11 @@ class Keeper:
         job, self.job = self._running(), None
         if not np.array_equal(job.standing.z, self.z):
             return [Outdated(job), *self._catch_up()]
+        if _is_unsettled(job, report):
+            self._again = True
+            for _ in range(len(self._recent) // 2):
+                self._recent.popleft()
+            return [Unsettled(job, report.decision.reason), *self._catch_up()]
         return [self._decided(job, report), *self._catch_up()]
 
     def abandon(self) -> list[Event]:
@@ -249,7 +265,7 @@ class Keeper:
         why, since_s = "commissioning", np.nan
         if self._drift is not None:
             why, since_s = f"{self._drift.channel} has changed", self._drift.since_s
-        self.job = Job(prepared, standing, why, since_s)
+        self.job = Job(prepared, standing, why, since_s, self._again)
         self._fits_s.append(self._now_s)
         return []
 
@@ -293,7 +309,7 @@ class Keeper:
 
     def _set_floor(self, job: Job, report: Report) -> bool:
         """Take what the best model leaves as the floor, of channels that have none yet; whether it is the first."""
-        floor = self._floor(job, report)
+        floor = floor_of(report, job.prepared.windows, self.robot.layout.noise)
         if not np.isfinite(floor).any():
             return False
         known = np.array(self.memory.floor or np.full(len(floor), np.nan))
@@ -301,17 +317,6 @@ class Keeper:
         floor = np.where(np.isfinite(known), known, floor)
         self.memory = msgspec.structs.replace(self.memory, floor=tuple(floor.tolist()))
         return first
-
-    def _floor(self, job: Job, report: Report) -> Array:
-        """What the best model of this robot leaves (C,), in noise; NaN where the fit does not tell.
-
-        A channel at rest leaves only noise, which says nothing about what the model leaves in motion.
-        """
-        action, check = report.decision.action, report.check
-        if action == "reject" or (action == "escalate" and not report.identification.findings):
-            return np.full(len(check.channel_after), np.nan)
-        gap = check.channel_after if report.decision.corrections else check.channel_before
-        return np.where(_moved(job.prepared.windows, self.robot.layout.noise), np.maximum(gap, 1.0), np.nan)
 
     def _move(self, z: Array, gap2: Array | None = None) -> None:
         """Take over values (P,), and squared gaps (W, C) with them as the new baseline. The watch begins anew."""
@@ -329,6 +334,7 @@ class Keeper:
         baseline, earlier = self.memory.baseline, self.memory.earlier
         window_s = self.robot.config.timing.window_s
         self._drift = self._test = self._recovery = None
+        self._again = False
         if baseline is not None:
             self._test = DriftTest(baseline, window_s, self.settings.false_alarms_per_day)
             self._recovery = Recovery(earlier, baseline, window_s) if self.memory.escalated else None
@@ -339,9 +345,8 @@ class Keeper:
         return alpha
 
 
-def _moved(windows: Windows, noise: Array) -> NDArray[np.bool_]:
-    """Whether channels (C,) have moved within windows."""
-    motion = (windows.measured - windows.measured[:, :1])[:, 1:] / noise
-    present = np.isfinite(motion)
-    square = np.sum(np.where(present, motion, 0.0) ** 2, axis=(0, 1)) / np.maximum(present.sum(axis=(0, 1)), 1)
-    return np.asarray(square > MOVED**2)
+def _is_unsettled(job: Job, report: Report) -> bool:
+    """Whether a change is to be fitted once more, from newer windows, before nothing is said to explain it."""
+    decision = report.decision
+    unexplained = decision.action == "escalate" and not decision.corrections and not report.identification.findings
+    return unexplained and np.isfinite(job.since_s) and not job.again

@@ -13,7 +13,7 @@ from live_robot import decisions
 from gapd.link import link_events
 from gapd.link.link_events import Event
 from gapd.live import journal
-from gapd.live.events import Decided, Drifted, Judged, Monitored, Outdated
+from gapd.live.events import Decided, Drifted, Judged, Monitored, Outdated, Unsettled
 from gapd.live.pipeline import Dropped, Gated, Happening, Pipeline
 from gapd.live.telemetry import open_log
 from gapd.live.trial_period import Return
@@ -72,16 +72,18 @@ def test_whatever_is_wrong_has_a_remedy(tiny: Robot, decided: Decided) -> None:
     gate = Gate("missing", 1.0, "", 2.0, "2 frames in 0.2 s", "record faster")
     found = lines(
         Drifted("j/position", 1.0, 2.0, 9.5), Return(decided.z, decided.z + np.eye(4)[1], check),
-        Judged("c1", check, decided.z), Gated(gate), refused, Dropped(3.0), Outdated(decided.job), robot=tiny,
+        Judged("c1", check, decided.z), Gated(gate), refused, Dropped(3.0), Outdated(decided.job),
+        Unsettled(decided.job, "nothing explains it"), robot=tiny,
     )  # fmt: skip
     assert [line["event"] for line in found] == [
         "drift", "correction_returned", "candidate", "window", "frame_refused", "windows_dropped",
-        "fit_outdated",
+        "fit_outdated", "fit_unsettled",
     ]  # fmt: skip
-    assert [line["level"] for line in found] == ["warning", "warning", "info", "warning", "warning", "warning", "info"]
+    levels = ["warning", "warning", "info", "warning", "warning", "warning", "info", "info"]
+    assert [line["level"] for line in found] == levels
     assert found[0]["score"] == 9.5
     assert found[1]["returned"] == ["joint/j/damping"]
-    assert all(found[n]["remedy"] for n in (0, 1, 6))
+    assert all(found[n]["remedy"] for n in (0, 1, 6, 7))
     assert "record faster" in found[3]["reason"]
     assert found[4]["remedy"] == "correct the source"
     assert found[5]["remedy"]

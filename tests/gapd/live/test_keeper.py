@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from gapd.fit.cycle import run
-from gapd.live.events import Decided, Diverged, Drifted, EscalationOver, Event, Judged, Monitored, Outdated
-from gapd.live.keeper import Keeper, _moved
+from gapd.live.events import Decided, Diverged, Drifted, EscalationOver, Event, Judged, Monitored, Outdated, Unsettled
+from gapd.live.floors import moved
+from gapd.live.keeper import Keeper
 from gapd.live.memory import Memory
 from gapd.live.monitor import Drift
 from gapd.live.trial_period import Return
@@ -212,8 +213,8 @@ def test_a_channel_at_rest_sets_no_floor(tiny: Robot, scenes: list[list[Windows]
     rng = np.random.default_rng(0)
     for window in rest:  # a second sensor, of something that stands still
         window.measured[:, :, -1] = tiny.layout.noise[-1] * rng.normal(size=window.measured.shape[:2])
-    assert _moved(Windows.concatenate(scenes[0]), tiny.layout.noise).all()
-    assert not _moved(Windows.concatenate(rest), tiny.layout.noise)[-1]
+    assert moved(Windows.concatenate(scenes[0]), tiny.layout.noise).all()
+    assert not moved(Windows.concatenate(rest), tiny.layout.noise)[-1]
 
 
 def test_two_lives_are_the_same_to_the_bit_and_a_fit_that_takes_its_time_changes_nothing(
@@ -226,6 +227,21 @@ def test_two_lives_are_the_same_to_the_bit_and_a_fit_that_takes_its_time_changes
             events += late.finish(run(tiny, late.job.prepared, late.job.standing))
     assert late.memory == commissioned[0].memory
     assert [type(e) for e in events] == [type(e) for e in commissioned[1]]
+
+
+def test_what_nothing_explains_is_fitted_again_before_it_is_escalated(
+    tiny: Robot, commissioned: tuple[Keeper, list[Event]], scenes: list[list[Windows]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change is dated too early, so that half of the first fit's windows are of before."""
+    keeper = again(tiny, commissioned[0])
+    begin = keeper._begin
+    monkeypatch.setattr(keeper, "_begin", lambda found: begin(Drift(found.channel, 30, found.score)))
+    events = lived(keeper, [*scenes[1], *scenes[2]])
+    told = [e for e in events if isinstance(e, Unsettled | Decided)]
+    assert [type(e) for e in told][:2] == [Unsettled, Decided]
+    assert isinstance(told[1], Decided)
+    assert told[1].report.decision.action == "correct"
+    assert told[1].job.again
 
 
 def test_a_fit_that_fails_is_tried_again_later(tiny: Robot, scenes: list[list[Windows]]) -> None:
