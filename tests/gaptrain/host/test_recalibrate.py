@@ -6,6 +6,9 @@ import errno
 import hashlib
 import io
 import itertools
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -23,7 +26,7 @@ from gapd.measured.evidence import pack
 from gapd.measured.windows import Frames
 from gapd.messages import link
 from gapd.model.robot import Robot
-from gaptrain.host import engines, jobs, worker
+from gaptrain.host import engines, jobs, refit_job, worker
 from gaptrain.host.database import HostError, read_state
 from gaptrain.host.evidence_files import EvidenceFiles
 from gaptrain.host.recalibrate import recalibrate
@@ -292,3 +295,83 @@ def test_a_recalibration_that_was_cut_off_is_taken_up_three_times_at_most(given:
     ended = jobs.result(store.database, 1)
     store.close()
     assert (ended["state"], ended["reason"]) == ("failed", "cut off 3 times")
+
+
+# `gaptrain` with a fit, or an import of what fits, that says that it has begun and takes its time.
+SLOW = {
+    "fit": """
+from gaptrain.host import engines
+def fit(*_):
+    print("begun", flush=True)
+    time.sleep(60)
+engines.ENGINES["gapd"] = fit
+""",
+    "import": """
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "gaptrain.host.refit_job":
+            print("begun", flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+""",
+}
+RUN = "import sys, time\n{}\nfrom gaptrain.cli import main\nmain()"
+
+
+def _begun(state: Path, slow: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN.format(SLOW[slow]), "recalibrate", "r1", "--state", str(state)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def _row(state: Path) -> list[Any]:
+    with closing(read_state(state)) as database:
+        return database.execute("SELECT * FROM jobs").fetchall()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("slow", ["fit", "import"])
+@pytest.mark.parametrize("was", ["ready", "offered"])
+def test_what_is_interrupted_leaves_the_job_as_it_was(
+    given: Any, evidence: bytes, number: signal.Signals, slow: str, was: str
+) -> None:
+    state = given(evidence)
+    if was == "offered":
+        recalibrate(state, "r1", threads=1)
+    before = _row(state)
+    process = _begun(state, slow)
+    assert (_row(state) != before) == (slow == "fit")  # it is marked as running
+    process.send_signal(number)
+    said = process.communicate(timeout=15)
+    assert (process.returncode, *said) == (130, "", "gaptrain: interrupted; everything is as it was before\n")
+    assert _row(state) == before
+
+
+def test_a_killed_recalibration_counts_and_an_interrupted_one_after_it_makes_the_job_ready(
+    given: Any, evidence: bytes
+) -> None:
+    state = given(evidence)
+    for number in (signal.SIGKILL, signal.SIGINT):
+        process = _begun(state, "fit")
+        process.send_signal(number)
+        process.communicate(timeout=15)
+    with closing(read_state(state)) as database:
+        job = jobs.numbered(database, 1)
+    assert job is not None
+    assert (job.state, job.attempts) == ("ready", 1)
+
+
+def test_a_signal_after_the_fit_is_too_late(given: Any, evidence: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is recorded: nothing of it can be half."""
+
+    def record(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return real(*arguments)
+
+    real = refit_job._record
+    monkeypatch.setattr(refit_job, "_record", record)
+    state = given(evidence)
+    assert recalibrate(state, "r1", threads=1).candidate
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

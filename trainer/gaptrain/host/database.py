@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -127,6 +128,7 @@ CREATE TABLE jobs (
 ) STRICT;
 CREATE INDEX jobs_open ON jobs (robot) WHERE state IN ('waiting', 'ready', 'running');
 """
+_NAMES = frozenset(re.findall(r"CREATE TABLE (\w+)", _TABLES))
 
 
 class HostError(GapdError):
@@ -150,21 +152,32 @@ def read_state(folder: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def transaction(database: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[None]:
-    """Commit everything in the block together, or nothing. Blocks may be nested: the outermost commits.
+def using(opened: Callable[[Path], sqlite3.Connection], folder: Path) -> Iterator[sqlite3.Connection]:
+    """Open the state for one command, and close it; HostError for whatever SQLite finds wrong with the file."""
+    try:
+        with closing(opened(folder)) as database:
+            yield database
+    except sqlite3.Error as error:
+        raise _unusable(folder / FILE, error) from None
 
+
+@contextmanager
+def transaction(database: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[None]:
+    """Commit everything in the block together, or nothing.
+
+    Blocks may be nested: the outermost commits, and where an inner one fails only its own changes are undone.
     DEFERRED is for reading: all that the block reads belongs together, also where the state is open for reading only.
     """
-    if database.in_transaction:
-        yield
-        return
-    database.execute(f"BEGIN {kind}")
+    inner = database.in_transaction
+    database.execute("SAVEPOINT inner_block" if inner else f"BEGIN {kind}")
     try:
         yield
-        database.execute("COMMIT")
+        database.execute("RELEASE inner_block" if inner else "COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):  # SQLite has rolled back itself, as on a full disk
-            database.execute("ROLLBACK")
+            if inner:
+                database.execute("ROLLBACK TO inner_block")
+            database.execute("RELEASE inner_block" if inner else "ROLLBACK")
         raise
 
 
@@ -183,6 +196,7 @@ def _opened(path: Path, mode: Literal["rwc", "rw", "ro"]) -> sqlite3.Connection:
         if mode == "rwc" and _version(database) == 0:
             _make_tables(database)
         _require_schema(path, _version(database))
+        _require_tables(path, database)
     except sqlite3.Error as error:
         database.close()
         raise _unusable(path, error) from None
@@ -212,9 +226,19 @@ def _make_tables(database: sqlite3.Connection) -> None:
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     try:
-        return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        database = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise _unusable(path, error) from None
+    database.text_factory = _text
+    return database
+
+
+def _text(raw: bytes) -> str | bytes:
+    """Text as it is stored; bytes where it is not UTF-8, for which SQLite would refuse all rows of the query."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def _version(database: sqlite3.Connection) -> int:
@@ -229,6 +253,12 @@ def _require_schema(path: Path, version: int) -> None:
         )
     if version != SCHEMA:
         raise HostError(f"{path}: is no state of a host (schema {version}); use another --state")
+
+
+def _require_tables(path: Path, database: sqlite3.Connection) -> None:
+    there = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not there >= _NAMES:
+        raise HostError(f"{path}: table {min(_NAMES - there)} is missing; restore the folder from a backup")
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> HostError:

@@ -13,6 +13,7 @@ from gapd.messages.link import MAX_BYTES
 from gaptrain.host.database import HostError
 from gaptrain.host.refusals import Refusals
 from gaptrain.host.registry import Enrolled
+from gaptrain.host.rows import DamagedError
 
 DOMAIN = b"gapd"
 _ENDPOINT = "inproc://zeromq.zap.01"
@@ -31,10 +32,11 @@ class Door:
         self.socket.bind(_ENDPOINT)
         self._refusals = refusals
         self._robots: Mapping[str, Enrolled] = {}
+        self._damaged: Mapping[str, DamagedError] = {}
 
-    def admit(self, robots: Mapping[str, Enrolled]) -> None:
-        """Let in these robots, by public key (Z85), unless they are revoked."""
-        self._robots = robots
+    def admit(self, robots: Mapping[str, Enrolled], damaged: Mapping[str, DamagedError]) -> None:
+        """Let in these robots, by public key (Z85), unless they are revoked; not those whose row cannot be read."""
+        self._robots, self._damaged = robots, damaged
 
     def answer(self) -> None:
         """Answer what has come, some at most; a robot's user id is its public key."""
@@ -60,6 +62,8 @@ class Door:
         if robot is not None:
             remedy = f"enrol it again if it may come back: gaptrain enrol {robot.name} ..."
             self._refusals.note("key_revoked", robot.name, remedy)
+        elif key in self._damaged:
+            self._refusals.note("damaged", self._damaged[key].robot, str(self._damaged[key]))
         else:
             remedy = f"from {address}; if it is one of yours: gaptrain enrol NAME --config robot.toml --key robot.pub"
             self._refusals.note("key_unknown", key, remedy)

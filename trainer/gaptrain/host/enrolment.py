@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -16,8 +15,9 @@ from gapd.keys import read_public
 from gapd.model.parameters import ParameterSet
 from gapd.model.robot import Robot, open_robot
 from gaptrain.host import jobs
-from gaptrain.host.database import open_existing, open_state, read_state, transaction
+from gaptrain.host.database import open_existing, open_state, read_state, transaction, using
 from gaptrain.host.registry import Definitions, Enrolled, all_robots, the_robot
+from gaptrain.host.rows import DamagedError
 from gaptrain.host.values import Values
 from gaptrain.host.versions import Origin, Version, add_version, history, newest, when
 
@@ -39,7 +39,7 @@ def enrol(state: Path, name: str, config: Path, key_file: Path) -> Enrolled:
     space = robot.parameters
     if len(space) > MOST_PARAMETERS:
         raise ConfigError(f"{config}: {len(space)} free parameters, a message holds {MOST_PARAMETERS}; freeze some")
-    with closing(open_state(state)) as database, transaction(database):
+    with using(open_state, state) as database, transaction(database):
         _require_own_key(database, name, key)
         _define(database, space)
         _write(database, name, key, robot, config)
@@ -49,22 +49,24 @@ def enrol(state: Path, name: str, config: Path, key_file: Path) -> Enrolled:
 
 def revoke(state: Path, name: str) -> None:
     """Refuse the robot's key from now on; its history stays."""
-    with closing(open_existing(state)) as database:
+    with using(open_existing, state) as database:
         the_robot(database, name)
         sql = "UPDATE robots SET revoked = ? WHERE name = ? AND revoked IS NULL"
         database.execute(sql, (time.time(), name))
 
 
 def listing(state: Path) -> str:
-    """A line for each robot: name, type, current version, key, state."""
-    with closing(read_state(state)) as database:
-        lines = [_line(database, robot) for robot in all_robots(database)]
+    """A line for each robot: name, type, current version, key, state; or what of it is damaged."""
+    with using(read_state, state) as database:
+        robots = all_robots(database)
+        lines = [_line(database, robot) for robot in robots.readable]
+        lines += [_damaged_line(error) for error in robots.damaged.values()]
     return "\n".join(lines) or "no robot is enrolled; run `gaptrain enrol NAME --config robot.toml --key robot.pub`"
 
 
 def versions_text(state: Path, name: str) -> str:
     """A line for each version of a robot's values, oldest first: number, when, where from, why."""
-    with closing(read_state(state)) as database:
+    with using(read_state, state) as database:
         the_robot(database, name)
         lines = [_version_line(version) for version in history(database, name)]
     return "\n".join(lines) or f"{name}: nominal values, nothing has been corrected yet"
@@ -75,10 +77,17 @@ def _version_line(version: Version) -> str:
 
 
 def _line(database: sqlite3.Connection, robot: Enrolled) -> str:
-    current = newest(database, robot.name)
+    try:
+        current = newest(database, robot.name)
+    except DamagedError as error:
+        return _damaged_line(error)
     values = f"version {current.number} ({current.source})" if current else "nominal values"
     state = "enrolled" if robot.revoked is None else "revoked"
     return f"{robot.name:20} {robot.robot_type:16} {state:9} {values:32} key {robot.public_key[:8]}... {robot.config}"
+
+
+def _damaged_line(error: DamagedError) -> str:
+    return f"{printable(error.robot):20} damaged: {error}"
 
 
 def _require_own_key(database: sqlite3.Connection, name: str, key: str) -> None:
@@ -115,7 +124,7 @@ def _carry_over(database: sqlite3.Connection, name: str, space: ParameterSet) ->
         return
     reason = "the parameters have changed"
     jobs.withdraw(database, name, reason, wall_s)
-    values = _converted(current, Definitions(database).space(current.fingerprint), space)
+    values = _converted(current, Definitions(database).space(name, current.fingerprint), space)
     add_version(database, name, current.number + 1, space.fingerprint, values, Origin("enrolment", reason), wall_s)
 
 

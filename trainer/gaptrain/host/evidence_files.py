@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from gapd.durable import sync_folder
 from gapd.messages.link import Chunk
+from gaptrain.host.rows import Sha256
 
 Taken = Literal["more", "complete", "ignored", "gone", "damaged"]
 
 FOLDER = "evidence"
+# A recording of minutes at 1 kHz; more is a mistake, and would fill the disk.
+LARGEST_EVIDENCE = 64 * 2**20
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """A recording that a robot has and the host wants."""
 
     robot: str
-    evidence: str  # sha256
-    size: int  # bytes
+    evidence: Sha256
+    size: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_EVIDENCE)]  # bytes
 
 
 class EvidenceFiles:

@@ -189,7 +189,7 @@ class ParameterFeed:
         """One reading in one transaction: robot, definition and values belong together."""
         with transaction(self._database, "DEFERRED"):
             robot = the_robot(self._database, self._robot)
-            space = Definitions(self._database).space(robot.fingerprint)
+            space = Definitions(self._database).space(robot.name, robot.fingerprint)
             current = newest(self._database, self._robot)
         number = current.number if current else NOMINAL
         return _Snapshot((number, robot.enrolled), space, robot.context, current)

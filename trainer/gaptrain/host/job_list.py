@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ import msgspec
 from gapd.errors import printable
 from gapd.messages.link import Term
 from gaptrain.host import jobs
-from gaptrain.host.database import read_state
+from gaptrain.host.database import read_state, using
 from gaptrain.host.registry import the_robot
+from gaptrain.host.rows import RESTORE, DamagedError, WallTime, decode_row, of_robot
 from gaptrain.host.versions import when
 
 # Characters in a line of text.
@@ -52,7 +52,10 @@ class Escalated(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One escalation and its job. Without evidence there is no job: its number is null then, its state 'no job'."""
+    """One escalation and its job. Without evidence there is no job: its number is null then, its state 'no job'.
+
+    In state 'damaged' it cannot be read: `reason` says why, and what the robot said is empty.
+    """
 
     job: int | None
     robot: str
@@ -67,7 +70,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 def entries(state: Path, robot: str | None = None) -> list[Entry]:
     """All escalations, oldest first, of one robot or of all; HostError for a robot that is not enrolled."""
-    with closing(read_state(state)) as database:
+    with using(read_state, state) as database:
         if robot is not None:
             the_robot(database, robot)
         rows = database.execute(
@@ -81,14 +84,41 @@ def entries(state: Path, robot: str | None = None) -> list[Entry]:
         return [_entry(database, row) for row in rows]
 
 
+class _Row(msgspec.Struct):
+    job: int | None
+    robot: str
+    received: WallTime
+    state: str
+    reason: str
+    remedy: str
+    said: str
+    to_do: str
+    terms: bytes
+    evidence_state: str
+    evidence_bytes: int
+    evidence: str
+    evidence_reason: str
+    candidate: str
+
+
 def _entry(database: sqlite3.Connection, row: Sequence[Any]) -> Entry:
-    job, robot, received, state, reason, remedy, said, to_do, terms, *evidence, candidate = row
-    escalation = Escalated(said, to_do, jobs.TERMS.decode(terms))
-    offered = _offered(database, candidate) if candidate else None
-    return Entry(job, robot, when(received), state, reason, remedy, escalation, Evidence(*evidence), offered)
+    try:
+        return _readable(database, row)
+    except DamagedError as error:  # the others are listed all the same
+        nothing = Escalated("", "", ()), Evidence("", 0, "", ""), None
+        return Entry(row[0], error.robot, "", "damaged", str(error), RESTORE, *nothing)
 
 
-def _offered(database: sqlite3.Connection, candidate: str) -> Offered:
+def _readable(database: sqlite3.Connection, row: Sequence[Any]) -> Entry:
+    r = decode_row(_Row, row, row[1], "escalations or jobs")
+    with of_robot(r.robot, "escalations"):
+        escalation = Escalated(r.said, r.to_do, jobs.TERMS.decode(r.terms))
+    evidence = Evidence(r.evidence_state, r.evidence_bytes, r.evidence, r.evidence_reason)
+    offered = _offered(database, r.robot, r.candidate) if r.candidate else None
+    return Entry(r.job, r.robot, when(r.received), r.state, r.reason, r.remedy, escalation, evidence, offered)
+
+
+def _offered(database: sqlite3.Connection, robot: str, candidate: str) -> Offered:
     """Values that were offered again on a newer version have another number behind the dot.
 
     -1 is how older hosts stored a gap that is not known.
@@ -98,7 +128,9 @@ def _offered(database: sqlite3.Connection, candidate: str) -> Offered:
         "WHERE candidate GLOB ? ORDER BY rowid DESC LIMIT 1",
         (f"{candidate.partition('.')[0]}.*",),
     ).fetchone()
-    return Offered(*row)
+    if row is None:
+        raise DamagedError(robot, "candidates", f"candidate {candidate} is not there")
+    return decode_row(Offered, row, robot, "candidates")
 
 
 def text(found: Sequence[Entry]) -> str:
@@ -108,7 +140,10 @@ def text(found: Sequence[Entry]) -> str:
 
 def _block(entry: Entry) -> Iterator[str]:
     minute = entry.received[:16]  # names may have 63 characters
-    yield f"{entry.job or '-':>4}  {entry.robot}  {minute}  {entry.state}"
+    yield "  ".join(filter(None, (f"{entry.job or '-':>4}", printable(entry.robot), minute, entry.state)))
+    if entry.state == "damaged":
+        yield from _lines("result", entry.reason)
+        return
     yield from _lines("robot", f"{entry.escalation.reason}; {entry.escalation.remedy}")
     yield from _lines("terms", jobs.named(entry.escalation.terms))
     yield from _lines("evidence", _evidence(entry.evidence))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.messages.link import Candidate, Escalation, Term, Verdict
+from gaptrain.host.rows import RESTORE, Count, DamagedError, Rising, Sha256, decode_row, of_robot
 from gaptrain.host.values import known_gap
 
 Array = NDArray[np.float64]
@@ -24,18 +24,23 @@ MOST_ATTEMPTS = 3
 MOST_REBASES = 5
 
 
-@dataclass(frozen=True)
-class Job:
-    """One recalibration."""
+class Job(msgspec.Struct, frozen=True):
+    """One recalibration. Wall times in s: where it began and ended, last."""
 
     number: int
     robot: str
-    evidence: str  # sha256
+    evidence: Sha256
     state: str
-    attempts: int
+    attempts: Rising
+    started: float | None
+    ended: float | None
+    reason: str
+    remedy: str
+    candidate: str
 
 
-_JOB = "SELECT job, robot, evidence, state, attempts FROM jobs"
+_JOB = "SELECT job, robot, evidence, state, attempts, started, ended, reason, remedy, candidate FROM jobs"
+_AGAIN = "run `gaptrain recalibrate {robot}` again, or " + RESTORE
 TERMS = msgspec.json.Decoder(tuple[Term, ...])
 
 
@@ -66,42 +71,68 @@ def evidence_lost(database: sqlite3.Connection, robot: str, evidence: str, reaso
         end_job(database, job, "failed", reason, "wait for the robot's next escalation", wall_s)
 
 
-def next_job(database: sqlite3.Connection, robot: str | None = None) -> Job | None:
-    """The oldest job that can run, of one robot or of all."""
-    row = database.execute(
-        f"{_JOB} WHERE state = 'ready' AND (?1 IS NULL OR robot = ?1) ORDER BY job LIMIT 1", (robot,)
-    ).fetchone()
-    return None if row is None else Job(*row)
+def fail_damaged(database: sqlite3.Connection, wall_s: float) -> list[tuple[int, DamagedError]]:
+    """End the jobs that are due and cannot be read, so that those of other robots are not behind them for ever."""
+    found: list[tuple[int, DamagedError]] = []
+    for row in database.execute(f"{_JOB} WHERE state IN ('ready', 'running') ORDER BY job").fetchall():
+        try:
+            _job(row)
+        except DamagedError as error:
+            end_job(database, row[0], "failed", str(error), RESTORE, wall_s)
+            found.append((row[0], error))
+    return found
+
+
+def next_job(database: sqlite3.Connection) -> Job | None:
+    """The oldest job that can run."""
+    return _one(database.execute(f"{_JOB} WHERE state = 'ready' ORDER BY job LIMIT 1"))
 
 
 def interrupted(database: sqlite3.Connection) -> list[Job]:
     """Jobs that are marked as running; without a process they were cut off."""
-    return [Job(*row) for row in database.execute(f"{_JOB} WHERE state = 'running'")]
+    return [_job(row) for row in database.execute(f"{_JOB} WHERE state = 'running'")]
 
 
 def with_evidence(database: sqlite3.Connection, robot: str) -> Job | None:
     """The robot's newest job whose recording is complete, whatever became of it."""
-    row = database.execute(
+    sql = (
         f"{_JOB} WHERE robot = ? AND evidence IN "  # noqa: S608  constant
-        "(SELECT evidence FROM escalations WHERE evidence_state = 'complete') ORDER BY job DESC LIMIT 1",
-        (robot,),
-    ).fetchone()
-    return None if row is None else Job(*row)
+        "(SELECT evidence FROM escalations WHERE evidence_state = 'complete') ORDER BY job DESC LIMIT 1"
+    )
+    return _one(database.execute(sql, (robot,)))
 
 
 def numbered(database: sqlite3.Connection, number: int) -> Job | None:
     """The job of that number."""
-    row = database.execute(f"{_JOB} WHERE job = ?", (number,)).fetchone()
-    return None if row is None else Job(*row)
+    return _one(database.execute(f"{_JOB} WHERE job = ?", (number,)))
 
 
-def asked(database: sqlite3.Connection, job: int) -> tuple[tuple[Term, ...], str]:
+def _one(rows: sqlite3.Cursor) -> Job | None:
+    row = rows.fetchone()
+    return None if row is None else _job(row)
+
+
+def _job(row: Sequence[object]) -> Job:
+    return decode_row(Job, row, row[1], f"jobs, job {row[0]}")
+
+
+class _Asked(msgspec.Struct):
+    terms: bytes
+    remedy: str
+
+
+def asked(database: sqlite3.Connection, job: Job) -> tuple[tuple[Term, ...], str]:
     """Structural terms that the escalation of a job names, none or more, and the remedy that came with them."""
-    terms, remedy = database.execute(
+    row = database.execute(
         "SELECT e.terms, e.remedy FROM jobs AS j JOIN escalations AS e USING (robot, epoch, sequence) WHERE j.job = ?",
-        (job,),
+        (job.number,),
     ).fetchone()
-    return TERMS.decode(terms), remedy
+    table = f"escalations, job {job.number}"
+    if row is None:
+        raise DamagedError(job.robot, table, "the escalation is not there")
+    said = decode_row(_Asked, row, job.robot, table)
+    with of_robot(job.robot, table):
+        return TERMS.decode(said.terms), said.remedy
 
 
 def named(terms: Iterable[Term]) -> str:
@@ -117,11 +148,22 @@ def begin_job(database: sqlite3.Connection, job: int, wall_s: float) -> None:
     )
 
 
+def put_back(database: sqlite3.Connection, job: Job) -> None:
+    """Undo the begin of a job that was read before it: what became of it earlier is not touched by a begin.
+
+    One that seemed to run then had been cut off, and can run.
+    """
+    state = "ready" if job.state == "running" else job.state
+    database.execute(
+        "UPDATE jobs SET state = ?, attempts = ?, started = ?, ended = ? WHERE job = ?",
+        (state, job.attempts, job.started, job.ended, job.number),
+    )
+
+
 def result(database: sqlite3.Connection, job: int) -> dict[str, str]:
     """State, reason, remedy and candidate of a job, for the journal."""
-    sql = "SELECT state, reason, remedy, candidate FROM jobs WHERE job = ?"
-    row = database.execute(sql, (job,)).fetchone()
-    return dict(zip(("state", "reason", "remedy", "candidate"), row, strict=True))
+    found = _job(database.execute(f"{_JOB} WHERE job = ?", (job,)).fetchone())
+    return {name: getattr(found, name) for name in ("state", "reason", "remedy", "candidate")}
 
 
 def resume_job(database: sqlite3.Connection, job: Job, wall_s: float) -> None:
@@ -177,32 +219,63 @@ def add_candidate(
     return name
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """A candidate as it is stored."""
+
+    name: str
+    base_version: Count
+    fingerprint: str
+    z: bytes
+    z_sd: bytes
+    source: str
+    state: str
+
+    def vectors(self, robot: str) -> tuple[Array, Array]:
+        """Scaled values and standard deviations, (P,) each; HostError if they are damaged."""
+        with of_robot(robot, f"candidates, candidate {self.name}", _AGAIN):
+            z, z_sd = np.frombuffer(self.z, "<f8"), np.frombuffer(self.z_sd, "<f8")
+            if not len(z) or len(z) != len(z_sd) or not np.isfinite([z, z_sd]).all() or (z_sd < 0).any():
+                raise ValueError("the values are not complete")
+        return z, z_sd
+
+
+_STORED = "SELECT candidate, base_version, fingerprint, z, z_sd, source, state FROM candidates"
+
+
+def _stored(robot: str, row: Sequence[object]) -> Stored:
+    return decode_row(Stored, row, robot, "candidates", _AGAIN)
+
+
+def stored(database: sqlite3.Connection, robot: str, candidate: str) -> Stored | None:
+    """The candidate of that name, if it is the robot's."""
+    row = database.execute(f"{_STORED} WHERE candidate = ? AND robot = ?", (candidate, robot)).fetchone()
+    return None if row is None else _stored(robot, row)
+
+
 def pending(database: sqlite3.Connection, robot: str) -> Candidate | None:
     """The candidate that waits for the robot's verdict."""
-    row = database.execute(
-        "SELECT candidate, base_version, z, z_sd, source FROM candidates WHERE robot = ? AND state = 'pending'",
-        (robot,),
-    ).fetchone()
+    row = database.execute(f"{_STORED} WHERE robot = ? AND state = 'pending'", (robot,)).fetchone()
     if row is None:
         return None
-    z, z_sd = (tuple(np.frombuffer(blob, "<f8").tolist()) for blob in row[2:4])
-    return Candidate(row[0], row[1], z, z_sd, row[4])
+    found = _stored(robot, row)
+    z, z_sd = (tuple(vector.tolist()) for vector in found.vectors(robot))
+    return Candidate(found.name, found.base_version, z, z_sd, found.source)
 
 
 def rebase(database: sqlite3.Connection, robot: str, version: int, wall_s: float) -> None:
     """After a new version offer what is pending again, on that version: its values are absolute, the robot checks."""
-    rows = database.execute(
-        "SELECT candidate, robot, fingerprint, z, z_sd, source FROM candidates WHERE robot = ? AND state = 'pending'",
-        (robot,),
-    ).fetchall()
-    for name, _, fingerprint, z, z_sd, source in rows:
-        stem, _, times = name.rpartition(".")
+    rows = database.execute(f"{_STORED} WHERE robot = ? AND state = 'pending'", (robot,)).fetchall()
+    for old in (_stored(robot, row) for row in rows):
+        with of_robot(robot, "candidates", _AGAIN):
+            stem, _, number = old.name.rpartition(".")
+            times = int(number)
         database.execute(
             "UPDATE candidates SET state = 'stale', reason = ?, decided = ? WHERE candidate = ?",
-            (f"version {version} came before its verdict", wall_s, name),
+            (f"version {version} came before its verdict", wall_s, old.name),
         )
-        if int(times) < MOST_REBASES:
-            _insert(database, f"{stem}.{int(times) + 1}", (robot, version, fingerprint, z, z_sd, source, wall_s))
+        if times < MOST_REBASES:
+            row = (robot, version, old.fingerprint, old.z, old.z_sd, old.source, wall_s)
+            _insert(database, f"{stem}.{times + 1}", row)
 
 
 def withdraw(database: sqlite3.Connection, robot: str, reason: str, wall_s: float) -> None:

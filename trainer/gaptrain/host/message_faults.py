@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from gapd.messages.link import MAX_ACTIVE, Correction, Escalation, Verdict
 from gapd.model.parameters import ParameterSet
+from gaptrain.host.evidence_files import LARGEST_EVIDENCE
 from gaptrain.host.values import Values
 
 Array = NDArray[np.float64]
 
 # Of SQLite's integers; MessagePack's reach twice as far.
 LARGEST_INTEGER = 2**63 - 1
-# A recording of minutes at 1 kHz; more is a mistake, and would fill the disk.
-LARGEST_EVIDENCE = 64 * 2**20
 MOST_TERMS = 64
 LONGEST_TEXT = 4000
 # Scaled values this far outside their bounds come from rounding and are moved onto them.

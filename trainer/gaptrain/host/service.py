@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from gapd.messages.link import (
     Ack,
     Chunk,
     Correction,
+    Durable,
     Escalation,
     FromHost,
     FromRobot,
@@ -36,6 +37,7 @@ from gaptrain.host.evidence_files import EvidenceFiles
 from gaptrain.host.fetch import Fetches
 from gaptrain.host.refusals import Refusals
 from gaptrain.host.registry import Enrolled, all_robots
+from gaptrain.host.rows import DamagedError
 from gaptrain.host.sessions import Session, Sessions
 from gaptrain.host.store import Store
 from gaptrain.host.versions import newest_number
@@ -63,6 +65,7 @@ class Service:
         self._refusals = Refusals(log)
         self._sessions = Sessions()
         self._by_key: dict[str, Enrolled] = {}
+        self._damaged: Mapping[str, DamagedError] = {}
         self._files = EvidenceFiles(state)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
@@ -129,8 +132,7 @@ class Service:
         now_s, robot = time.monotonic(), self._by_key.get(key)
         if robot is None or robot.revoked is not None:
             self._sessions.forget(parts[0])
-            name = robot.name if robot else key
-            self._refusals.note("key_revoked", name, "enrol the robot again if it may come back")
+            self._turn_away(robot.name if robot else key, self._damaged.get(key))
             return None
         try:
             message = FROM_ROBOT.decode(b"".join(parts[1:]))
@@ -141,6 +143,13 @@ class Service:
         if new:
             canonical(self._log, "connected", robot=robot.name)
         return session, message
+
+    def _turn_away(self, who: str, damage: DamagedError | None) -> None:
+        """Note why a robot with a connection is not served any more."""
+        if damage is None:
+            self._refusals.note("key_revoked", who, "enrol the robot again if it may come back")
+        else:
+            self._refuse_damaged(damage)
 
     def _serve(self, batch: list[Received]) -> None:
         """Apply a batch in one commit, then answer."""
@@ -156,18 +165,27 @@ class Service:
                 self._tell(session, message, answer)
             for session, message in batch:
                 if isinstance(message, Chunk):
-                    self._fetches.take(session, message, self._send, time.monotonic())
+                    with self._one_robot():
+                        self._fetches.take(session, message, self._send, time.monotonic())
 
     def _answer(self, session: Session, message: FromRobot) -> Answered | None:
+        """The answer to a durable message, None while the robot cannot be served: it sends everything again."""
         robot = self._by_name[session.robot]
+        if isinstance(message, Hello):
+            session.stopped_at = None
+        elif isinstance(message, Durable) and session.skips(message.sequence):
+            return None
         try:
             if isinstance(message, Hello):
                 return session, message, self._store.greet(robot, message)
             assert isinstance(message, Correction | Escalation | Verdict)  # noqa: S101  _serve chose them
-            return session, message, self._store.apply(robot, message)
-        except HostError as error:  # what is stored of this robot is damaged; the others go on
-            self._refusals.note("damaged", robot.name, str(error))
+            answer = self._store.apply(robot, message)
+        except DamagedError as error:
+            self._refuse_damaged(error)
+            session.stopped_at = message.sequence if isinstance(message, Durable) else None
             return None
+        session.stopped_at = None
+        return session, message, answer
 
     def _tell(self, session: Session, message: FromRobot, answer: FromHost) -> None:
         """One line about what happened to a message, and what follows from it at once."""
@@ -176,7 +194,7 @@ class Service:
             self._sessions.only(session)
             canonical(self._log, "welcome", robot=robot, epoch=answer.epoch, version=answer.version)
             self._offer(session, now_s)
-            self._fetches.ask(session, self._send, now_s)
+            self._ask(session, now_s)
         elif isinstance(answer, Refused | Nack):
             self._refusals.note(answer.code, robot, answer.remedy)
         elif isinstance(answer, Ack) and isinstance(message, Correction):
@@ -188,7 +206,7 @@ class Service:
             canonical(
                 self._log, "escalation", level="warning", robot=robot, reason=message.reason, remedy=message.remedy
             )
-            self._fetches.ask(session, self._send, now_s)
+            self._ask(session, now_s)
         elif isinstance(message, Verdict) and isinstance(answer, Ack):
             canonical(
                 self._log, "verdict", robot=robot, candidate=message.candidate, verdict=message.verdict,
@@ -207,11 +225,12 @@ class Service:
             for session in self._sessions.all():
                 if session.idle(now_s):
                     self._send(session, Heartbeat(newest_number(self._store.database, session.robot)))
-                self._fetches.ask(session, self._send, now_s)
+                self._ask(session, now_s)
                 if session.offer_due(now_s):
                     self._offer(session, now_s)
             if self._worker is not None:
-                self._worker.step(self._store, now_s)
+                with self._one_robot():
+                    self._worker.step(self._store, now_s)
 
     def _notice_changes(self) -> None:
         """Read the robots again if another process has written."""
@@ -219,16 +238,24 @@ class Service:
         if changes == self._changes:
             return
         robots = all_robots(self._store.database)
-        self._by_key = {robot.public_key: robot for robot in robots}
-        self._by_name = {robot.name: robot for robot in robots}
-        self._door.admit(self._by_key)
+        self._by_key = {robot.public_key: robot for robot in robots.readable}
+        self._by_name = {robot.name: robot for robot in robots.readable}
+        self._damaged = robots.damaged
+        self._door.admit(self._by_key, self._damaged)
+        for error in self._damaged.values():
+            self._refuse_damaged(error)
         self._changes = changes
         for session in self._sessions.all():
             session.offered_s = float("-inf")
 
+    def _ask(self, session: Session, now_s: float) -> None:
+        with self._one_robot():
+            self._fetches.ask(session, self._send, now_s)
+
     def _offer(self, session: Session, now_s: float) -> None:
-        candidate = jobs.pending(self._store.database, session.robot)
-        session.offered_s = now_s
+        session.offered_s, candidate = now_s, None
+        with self._one_robot():
+            candidate = jobs.pending(self._store.database, session.robot)
         if candidate is not None:
             self._send(session, candidate)
             canonical(
@@ -249,6 +276,17 @@ class Service:
                 canonical(self._log, "disconnected", robot=session.robot)
             else:
                 self._refusals.note("not_taken", session.robot, "check the robot's network")
+
+    @contextmanager
+    def _one_robot(self) -> Iterator[None]:
+        """What is stored of one robot and cannot be read refuses that robot; the others go on."""
+        try:
+            yield
+        except DamagedError as error:
+            self._refuse_damaged(error)
+
+    def _refuse_damaged(self, error: DamagedError) -> None:
+        self._refusals.note("damaged", error.robot, str(error))
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:

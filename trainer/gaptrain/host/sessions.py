@@ -20,6 +20,11 @@ class Session:
     sent_s: float = float("-inf")
     offered_s: float = float("-inf")
     asked_s: float = float("-inf")  # for evidence
+    stopped_at: int | None = None  # sequence of a durable message that could not be applied
+
+    def skips(self, sequence: int) -> bool:
+        """Whether an earlier message is to be applied first: an answer to this one would acknowledge that one, too."""
+        return self.stopped_at is not None and sequence > self.stopped_at
 
     def idle(self, now_s: float) -> bool:
         """Whether the robot has not been sent anything for a while."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 from gapd.messages.link import (
     Ack,
@@ -29,6 +29,7 @@ from gaptrain.host.evidence_files import Wanted
 from gaptrain.host.hello import enrol_again, unfit
 from gaptrain.host.message_faults import LARGEST_INTEGER, correction_values, escalation_fault, verdict_fault
 from gaptrain.host.registry import Definitions, Enrolled
+from gaptrain.host.rows import Count, DamagedError, decode_row
 from gaptrain.host.values import Values
 from gaptrain.host.versions import NOMINAL, Origin, Version, add_version, newest, newest_number
 
@@ -42,6 +43,26 @@ _STALE = "fit and check again on the values that come with this message"
 class _Refusal:
     code: Code
     remedy: str
+
+
+class _Epoch(msgspec.Struct):
+    epoch: Count
+    high_water: Count
+    fingerprint: str
+
+
+class _Refused(msgspec.Struct):
+    code: Code
+    remedy: str
+
+
+@contextmanager
+def _consistent(robot: str) -> Iterator[None]:
+    """DamagedError where what a robot's message adds contradicts what is stored of it: only damage does that."""
+    try:
+        yield
+    except (sqlite3.IntegrityError, OverflowError) as error:
+        raise DamagedError(robot, "epochs or versions", error) from None
 
 
 class Store:
@@ -71,21 +92,30 @@ class Store:
         self._file = _file_number(self._folder)
 
     def greet(self, robot: Enrolled, hello: Hello) -> Welcome | Refused:
-        """Answer a Hello: the same outbox has the same epoch, a new one the next."""
+        """Answer a Hello: the same outbox has the same epoch, a new one the next.
+
+        HostError, also of `apply`, where what is stored of this robot is damaged; then nothing is changed.
+        """
         refused = unfit(robot, hello)
         if refused:
             return refused
-        with transaction(self.database):
+        self._definitions.space(robot.name, robot.fingerprint)  # now, not at its first correction
+        with _consistent(robot.name), transaction(self.database):
             key = (robot.name, hello.outbox)
-            sql = "SELECT epoch, high_water, fingerprint FROM epochs WHERE robot = ? AND outbox = ?"
-            row = self.database.execute(sql, key).fetchone()
-            if row is None:
-                row = (self._issue(robot, hello), 0, hello.parameters)
-            if row[2] != hello.parameters:
+            epoch = self._epoch(robot, "outbox = ?", hello.outbox)
+            if epoch is None:
+                epoch = _Epoch(self._issue(robot, hello), 0, hello.parameters)
+            if epoch.fingerprint != hello.parameters:
                 sql = "UPDATE epochs SET fingerprint = ? WHERE robot = ? AND outbox = ?"
                 self.database.execute(sql, (hello.parameters, *key))
             current = newest(self.database, robot.name)
-        return Welcome(row[0], row[1], current.number if current else NOMINAL, current.z if current else ())
+        number, z = (current.number, current.z) if current else (NOMINAL, ())
+        return Welcome(epoch.epoch, epoch.high_water, number, z)
+
+    def _epoch(self, robot: Enrolled, which: Literal["outbox = ?", "epoch = ?"], value: str | int) -> _Epoch | None:
+        sql = f"SELECT epoch, high_water, fingerprint FROM epochs WHERE robot = ? AND {which}"  # noqa: S608  constant
+        row = self.database.execute(sql, (robot.name, value)).fetchone()
+        return None if row is None else decode_row(_Epoch, row, robot.name, "epochs")
 
     def _issue(self, robot: Enrolled, hello: Hello) -> int:
         sql = "SELECT coalesce(max(epoch), 0) + 1 FROM epochs WHERE robot = ?"
@@ -101,17 +131,14 @@ class Store:
 
         A refusal is final too: it advances the high-water mark. Only a message of an unknown epoch does not.
         """
-        with transaction(self.database):
+        with _consistent(robot.name), transaction(self.database):
             current = newest(self.database, robot.name)
-            row = self.database.execute(
-                "SELECT high_water, fingerprint FROM epochs WHERE robot = ? AND epoch = ?",
-                (robot.name, min(max(message.epoch, 0), LARGEST_INTEGER)),
-            ).fetchone()
-            if row is None or not 0 < message.sequence <= LARGEST_INTEGER:
+            epoch = self._epoch(robot, "epoch = ?", min(max(message.epoch, 0), LARGEST_INTEGER))
+            if epoch is None or not 0 < message.sequence <= LARGEST_INTEGER:
                 refusal = _Refusal("wrong_epoch", "say hello and use the epoch of the answer; sequences start at 1")
-            elif message.sequence <= row[0]:
+            elif message.sequence <= epoch.high_water:
                 return self._again(robot, message, current)
-            elif row[1] != robot.fingerprint:
+            elif epoch.fingerprint != robot.fingerprint:
                 refusal = _Refusal("wrong_parameters", enrol_again(robot))
             else:
                 refused = self._take(robot, message, current)
@@ -119,7 +146,7 @@ class Store:
                     self._advance(robot, message)
                     return Ack(message.epoch, message.sequence, newest_number(self.database, robot.name))
                 refusal = refused
-            if row is not None:
+            if epoch is not None:
                 self._refuse(robot, message, refusal)
         return _nack(message, refusal, current)
 
@@ -132,7 +159,7 @@ class Store:
         return self._judge(robot, message, current)
 
     def _correct(self, robot: Enrolled, message: Correction, current: Version | None) -> _Refusal | None:
-        values = correction_values(message, self._definitions.space(robot.fingerprint))
+        values = correction_values(message, self._definitions.space(robot.name, robot.fingerprint))
         if isinstance(values, str):
             return _Refusal("invalid", values)
         if message.base_version != (current.number if current else NOMINAL):
@@ -160,20 +187,18 @@ class Store:
 
     def _judge(self, robot: Enrolled, message: Verdict, current: Version | None) -> _Refusal | None:
         fault = verdict_fault(message)
-        sql = "SELECT base_version, state, fingerprint, z, z_sd FROM candidates WHERE candidate = ? AND robot = ?"
-        row = None if fault else self.database.execute(sql, (message.candidate, robot.name)).fetchone()
-        if row is None:
+        offered = None if fault else jobs.stored(self.database, robot.name, message.candidate)
+        if offered is None:
             return _Refusal("invalid", fault or f"candidate {message.candidate[:60]!r} was not offered to this robot")
-        base, state, fingerprint, z, z_sd = row
         number = current.number if current else NOMINAL
-        if (message.base_version, base, fingerprint) != (number, number, robot.fingerprint) or state == "stale":
+        same = (message.base_version, offered.base_version, offered.fingerprint) == (number, number, robot.fingerprint)
+        if not same or offered.state == "stale":
             return _Refusal("stale_base", _STALE)
-        if state != "pending":
-            return _Refusal("invalid", f"candidate {message.candidate} is {state} already; nothing to do")
+        if offered.state != "pending":
+            return _Refusal("invalid", f"candidate {message.candidate} is {offered.state} already; nothing to do")
         jobs.judged(self.database, message, self._clock())
         if message.verdict == "accepted":
-            values = Values.independent(np.frombuffer(z, "<f8"), np.frombuffer(z_sd, "<f8"))
-            self._add(robot, values, Origin.of(message), number + 1)
+            self._add(robot, Values.independent(*offered.vectors(robot.name)), Origin.of(message), number + 1)
         return None
 
     def _add(self, robot: Enrolled, values: Values, origin: Origin, number: int) -> None:
@@ -186,7 +211,8 @@ class Store:
         sql = "SELECT code, remedy FROM refusals WHERE robot = ? AND epoch = ? AND sequence = ?"
         row = self.database.execute(sql, (robot.name, message.epoch, message.sequence)).fetchone()
         if row is not None:
-            return _nack(message, _Refusal(*row), current)
+            refused = decode_row(_Refused, row, robot.name, "refusals")
+            return _nack(message, _Refusal(refused.code, refused.remedy), current)
         return Ack(message.epoch, message.sequence, current.number if current else NOMINAL)
 
     def _refuse(self, robot: Enrolled, message: Durable, refusal: _Refusal) -> None:
@@ -211,7 +237,7 @@ class Store:
             "ORDER BY received DESC LIMIT 1",
             (robot,),
         ).fetchone()
-        return None if row is None else Wanted(robot, *row)
+        return None if row is None else decode_row(Wanted, (robot, *row), robot, "escalations")
 
     def evidence_complete(self, wanted: Wanted) -> None:
         """Note that the recording is on the disk; jobs that waited for it become ready."""

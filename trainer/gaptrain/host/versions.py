@@ -6,13 +6,12 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from gapd.messages.link import Correction, Verdict
-from gaptrain.host.database import HostError
+from gaptrain.host.rows import Rising, WallTime, decode_row, of_robot
 from gaptrain.host.values import Values, known_gap
 
 # The version before the first correction: nominal values.
@@ -89,15 +88,25 @@ def history(database: sqlite3.Connection, robot: str) -> list[Version]:
     return [_version(robot, row) for row in database.execute(sql, (robot,))]
 
 
-def _version(robot: str, row: tuple[Any, ...]) -> Version:
-    number, fingerprint, z, z_sd, active, covariance, checksum, source, reason, received = row
-    try:
-        values = Values.unpack(z, z_sd, active, covariance, checksum)
-    except ValueError as error:
-        raise HostError(
-            f"robot {robot}, version {number}: {error}; the file is damaged, restore the state from a backup"
-        ) from None
-    return Version(number, fingerprint, values, source, reason, received)
+class _Row(msgspec.Struct):
+    version: Rising
+    fingerprint: str
+    z: bytes
+    z_sd: bytes
+    active: bytes
+    covariance: bytes
+    checksum: int
+    source: str
+    reason: str
+    received: WallTime
+
+
+def _version(robot: str, row: Sequence[object]) -> Version:
+    table = f"versions, version {row[0]}"
+    r = decode_row(_Row, row, robot, table)
+    with of_robot(robot, table):
+        values = Values.unpack(r.z, r.z_sd, r.active, r.covariance, r.checksum)
+    return Version(r.version, r.fingerprint, values, r.source, r.reason, r.received)
 
 
 def add_version(

@@ -14,6 +14,7 @@ from gapd.live.telemetry import Logger, canonical
 from gaptrain.host import jobs
 from gaptrain.host.database import HostError
 from gaptrain.host.locks import RECALIBRATION, only_one
+from gaptrain.host.rows import RESTORE
 from gaptrain.host.store import Store
 
 # A fit takes seconds to minutes; what takes longer hangs.
@@ -45,6 +46,7 @@ class Worker:
 
     def step(self, store: Store, now_s: float) -> None:
         """Look after the process that runs, or start the next one; now_s is monotonic."""
+        self._fail_damaged(store)
         if self._running is None:
             if now_s >= self._not_before_s:
                 self._next(store, now_s)
@@ -64,6 +66,13 @@ class Worker:
                 self._running.process.wait()
             self._running.errors.close()
             self._running = None
+
+    def _fail_damaged(self, store: Store) -> None:
+        for number, error in jobs.fail_damaged(store.database, time.time()):
+            canonical(
+                self._log, "recalibrated", level="warning", robot=error.robot, job=number, state="failed",
+                reason=error, remedy=RESTORE, candidate="",
+            )  # fmt: skip
 
     def _next(self, store: Store, now_s: float) -> None:
         cut_off = jobs.interrupted(store.database)
