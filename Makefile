@@ -14,7 +14,7 @@ TORCH := $(STAMPS)/torch
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-recording test test-slow bench lint types imports clean distclean lock
+.PHONY: help demo demo-recording test test-slow bench mjcf lint types imports clean distclean lock
 
 help:
 	@echo 'make demo       robot, daemon, host and simulation live, in a minute and a half; without torch'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test       lint, types, import contracts and all tests but the slow ones'
 	@echo 'make test-slow  the tests that take minutes'
 	@echo 'make bench      install what the scripts in benchmarks/ need'
+	@echo 'make mjcf       put public models into build/mjcf, for a slow test: 0.7 GB'
 	@echo 'make lint       ruff check and ruff format --check'
 	@echo 'make clean      remove caches and build products; distclean removes .venv as well'
 	@echo 'make lock       resolve requirements/*.txt again from pyproject.toml'
@@ -40,6 +41,11 @@ test-slow: $(PROJECT) $(TORCH)
 
 bench: $(PROJECT) $(TORCH)
 	@echo 'Ready: run a script of benchmarks/ with $(BIN)/python.'
+
+# Only their models are read: nothing of these wheels runs, so that what they depend on is not needed.
+mjcf: $(PROJECT)
+	$(PIP) install --quiet --no-deps --only-binary :all: --target build/mjcf --upgrade \
+	    dm_control==1.0.50 gymnasium==1.4.0 gymnasium-robotics==1.4.2 robosuite==1.5.2
 
 lint: $(DEV)
 	$(BIN)/ruff check .

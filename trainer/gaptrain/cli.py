@@ -35,6 +35,21 @@ def main() -> None:
     """Train gap models and calibrate simulators."""
 
 
+@main.command("enumerate")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default="parameters.toml", show_default=True)
+@click.option("--tie", "ties", multiple=True, metavar="PATTERN", help="Parameters that share a value: joint/*/damping.")
+@click.option("--force", is_flag=True, help="Replace the file that --out names.")
+def enumerate_command(model: Path, out: Path, ties: tuple[str, ...], force: bool) -> None:
+    """Write a parameters.toml with every tunable number of MODEL, an MJCF, with bounds that come from the model.
+
+    --tie may be given several times. All parameters whose name matches become one: a value, or a factor on theirs.
+    """
+    from gaptrain.enumeration.enumerate import enumerate_parameters
+
+    click.echo(enumerate_parameters(model, out, ties, force=force))
+
+
 @main.command("fit")
 @click.argument("modeldir", type=_FOLDER)
 @click.option("--windows", type=int, help="Training windows; train.toml says how many by default.")

@@ -21,27 +21,41 @@ def load_model(path: Path) -> mujoco.MjModel:
     return _usable(str(path), lambda: mujoco.MjModel.from_xml_path(str(path)))
 
 
+def compile_file(path: Path) -> mujoco.MjModel:
+    """Compile an MJCF or URDF file, whether gapd can replay it or not; ConfigError with MuJoCo's reason if it fails."""
+    if not path.is_file():
+        raise ConfigError(f"model {path}: no such file; correct the path")
+    model, _ = _compiled(str(path), lambda: mujoco.MjModel.from_xml_path(str(path)))
+    return model
+
+
 def compile_text(name: str, xml: str) -> mujoco.MjModel:
     """Compile an MJCF that stands alone, as `load_model` does."""
     return _usable(name, lambda: mujoco.MjModel.from_xml_string(xml))
 
 
 def _usable(name: str, build: Callable[[], mujoco.MjModel]) -> mujoco.MjModel:
-    said: list[str] = []
-    try:
-        with _collecting(said):
-            model = build()
-    except (ValueError, mujoco.FatalError, mujoco.UnexpectedError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"model {name}: does not compile: {'; '.join([reason, *said])}; mend the MJCF") from None
+    model, said = _compiled(name, build)
     faults = [*said, *_faults(model)]
     if faults:
         raise ConfigError(f"model {name}: {faults[0]}; mend the MJCF")
     return model
 
 
+def _compiled(name: str, build: Callable[[], mujoco.MjModel]) -> tuple[mujoco.MjModel, list[str]]:
+    """The model and what MuJoCo warned of."""
+    said: list[str] = []
+    try:
+        with collecting(said):
+            model = build()
+    except (ValueError, mujoco.FatalError, mujoco.UnexpectedError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"model {name}: does not compile: {'; '.join([reason, *said])}; mend the MJCF") from None
+    return model, said
+
+
 @contextmanager
-def _collecting(said: list[str]) -> Iterator[None]:
+def collecting(said: list[str]) -> Iterator[None]:
     """Append what MuJoCo warns of inside; it would print that and write it to a file in the working directory."""
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: said.append(" ".join(message.split())))

@@ -13,6 +13,14 @@ Array = NDArray[np.float64]
 
 # Fields over joint coordinates that no prefix tells.
 JOINT_COORDINATES = ("qpos0", "qpos_spring")
+# Fields over outputs and controls of actuators: an orientation servo has three outputs, a pid up to three controls.
+OF_OUTPUTS = ("actuator_gear", "actuator_length0", "actuator_lengthrange", "actuator_acc0")
+OF_CONTROLS = ("actuator_ctrlrange", "actuator_ctrllimited")
+_FREE, _BALL, _SLIDE, _HINGE = (
+    int(getattr(mujoco.mjtJoint, f"mjJNT_{name}")) for name in ("FREE", "BALL", "SLIDE", "HINGE")
+)
+_DOFS = {_FREE: 6, _BALL: 3, _SLIDE: 1, _HINGE: 1}
+_COORDINATES = {_FREE: 7, _BALL: 4, _SLIDE: 1, _HINGE: 1}
 # Options that belong to the world. The others belong to the method: step, solver, tolerances.
 OPTIONS = ("opt.gravity", "opt.wind", "opt.magnetic", "opt.density", "opt.viscosity")
 _OBJECT_OF_PREFIX = {
@@ -88,10 +96,27 @@ def physics(model: mujoco.MjModel) -> Iterator[tuple[str, NDArray[np.generic]]]:
             yield field, values(model, field)
 
 
-def element_names(model: mujoco.MjModel, kind: mujoco.mjtObj) -> list[str]:
-    """Names of the model's elements of a kind; those without a name are left out."""
+def rows_of(model: mujoco.MjModel, field: str, element: int) -> tuple[int, int]:
+    """First row of an element in the field, and how many it has: free and ball joints, some actuators have several."""
+    if field.startswith("dof_"):
+        return int(model.jnt_dofadr[element]), _DOFS[int(model.jnt_type[element])]
+    if field in JOINT_COORDINATES:
+        return int(model.jnt_qposadr[element]), _COORDINATES[int(model.jnt_type[element])]
+    if field in OF_OUTPUTS:
+        return int(model.actuator_outadr[element]), int(model.actuator_outnum[element])
+    if field in OF_CONTROLS:
+        return int(model.actuator_ctrladr[element]), int(model.actuator_ctrlnum[element])
+    return element, 1
+
+
+def count(model: mujoco.MjModel, kind: mujoco.mjtObj) -> int:
+    """How many elements of a kind the model has."""
     counts = {"joint": model.njnt, "actuator": model.nactuator, "equality": model.neq}
     label = kind.name[6:].lower()
-    count = counts[label] if label in counts else getattr(model, f"n{label}")
-    names = (mujoco.mj_id2name(model, kind, i) for i in range(count))
+    return int(counts[label] if label in counts else getattr(model, f"n{label}"))
+
+
+def element_names(model: mujoco.MjModel, kind: mujoco.mjtObj) -> list[str]:
+    """Names of the model's elements of a kind; those without a name are left out."""
+    names = (mujoco.mj_id2name(model, kind, i) for i in range(count(model, kind)))
     return [n for n in names if n]

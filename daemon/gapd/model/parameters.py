@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -27,7 +28,11 @@ NARROWEST = 1e-9
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One MjModel cell that a parameter writes: value = parameter x product of `factor`."""
+    """One MjModel cell that a parameter writes: value = parameter x product of `factor`.
+
+    `element` is a name, or `#number` for an element that has none. Fields that begin with `inertia.` are no cells but
+    numbers of a body from which its mass, centre of mass and inertia follow together (gapd.model.inertia).
+    """
 
     field: str
     element: str = ""
@@ -103,8 +108,7 @@ class ParameterSet:
         """Order the parameters; raise ConfigError on contradictions or doubled names."""
         for parameter in parameters:
             parameter.check()
-        names = [p.name for p in parameters]
-        doubled = {n for n in names if names.count(n) > 1}
+        doubled = [name for name, count in Counter(p.name for p in parameters).items() if count > 1]
         if doubled:
             raise ConfigError(f"parameter {min(doubled)} is defined twice; keep one")
         self.free = tuple(p for p in parameters if not p.frozen)

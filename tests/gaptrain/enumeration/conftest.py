@@ -1,0 +1,8 @@
+"""The small models of these tests are a module beside them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
