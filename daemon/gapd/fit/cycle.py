@@ -63,7 +63,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Report:
-    """What one cycle found. `held` are the held-out windows with the predictions (H, K+1, C) before and after."""
+    """What one cycle found. `held` are the held-out windows with the predictions (H, K+1, C) before and after.
+
+    rollouts: replays of a window in all, those of the check included.
+    """
 
     gates: tuple[Gate, ...]
     fitted: int
@@ -74,6 +77,7 @@ class Report:
     held: Windows
     predicted_before: Array
     predicted_after: Array
+    rollouts: int
 
 
 def prepare(robot: Robot, recordings: Iterable[Frames]) -> Prepared:
@@ -162,6 +166,7 @@ def run(
         held,
         predicted_before,
         predicted_after,
+        replay.rollouts,
     )
 
 

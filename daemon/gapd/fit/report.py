@@ -55,7 +55,7 @@ def plain(report: Report, robot: Robot) -> dict[str, Any]:
              "unit": f.unit, "z": f.z, "share": f.share, "sentence": f.sentence, "remedy": f.remedy}
             for f in found.findings
         ],
-        "rollouts": found.rollouts,
+        "rollouts": report.rollouts,
         "seed": robot.config.seed,
     }  # fmt: skip
 
@@ -83,7 +83,7 @@ def text(report: Report, robot: Robot, truth: Mapping[str, float] | None = None)
         _gaps(report, robot),
         "",
         f"windows    {verdicts}; {report.fitted} fitted, {len(report.held)} held out",
-        f"rollouts   {found.rollouts}",
+        f"rollouts   {report.rollouts}",
         *(f"ambiguous  {', '.join(group)}: only a combination is known" for group in groups),
         *(f"structure  {f.sentence}" for f in found.findings),
         f"decision   {decision.level} {decision.action}: {decision.reason}",

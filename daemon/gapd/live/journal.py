@@ -92,13 +92,12 @@ def _again(log: Logger, event: Unsettled | Outdated) -> None:
 
 def _decision(log: Logger, event: Decided) -> None:
     report = event.report
-    found = report.identification
     canonical(
         log, "decision", level=_LEVELS[report.decision.level], action=report.decision.action, why=event.job.why,
         since_s=event.job.since_s, reason=report.decision.reason, remedy=report.decision.remedy,
         floors_before=report.check.floors_before, floors_after=report.check.floors_after, verdict=report.check.verdict,
         corrected=[e.name for e in report.decision.corrections if e.significant], windows=report.fitted,
-        rollouts=found.rollouts,
+        rollouts=report.rollouts,
         commissioned=event.commissioned,
     )  # fmt: skip
 

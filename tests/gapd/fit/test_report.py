@@ -102,7 +102,7 @@ def test_text_shows_parameters_gaps_windows_and_the_decision(report: Report, tin
     assert decision == f"decision   OK correct: {report.decision.reason}"
     assert lines[-1] == f"remedy     {report.decision.remedy}"
     assert f"{report.fitted} fitted, {len(report.held)} held out" in text(report, tiny)
-    assert str(report.identification.rollouts) in next(line for line in lines if line.startswith("rollouts"))
+    assert str(report.rollouts) in next(line for line in lines if line.startswith("rollouts"))
 
 
 def test_text_shows_the_truth_where_it_is_known(report: Report, tiny: Robot, truth: Array) -> None:
