@@ -1,8 +1,8 @@
 """COMPASS, its ablations, our variant and methods without a graph on three tasks, side by side.
 
-    make bench && .venv/bin/python benchmarks/compass.py --quick      within 10 minutes on 2 cores
-    .venv/bin/python benchmarks/compass.py                            about 15 h: 5 seeds, 10 iterations of 640 rollouts
-    .venv/bin/python benchmarks/compass.py --size published           the published network as well: weeks
+    make bench && .venv/bin/python benchmarks/compass.py --quick      one seed, about 10 minutes on 2 cores
+    .venv/bin/python benchmarks/compass.py                            5 seeds, 10 iterations of 640: 15 h, an estimate
+    .venv/bin/python benchmarks/compass.py --size published           the published network as well: weeks, an estimate
 
 CMA-ES needs the package `cma`, `--policy sac` stable-baselines3: pip install 'gapd[compass]'. Without them the rest
 runs, and the table says what is missing.

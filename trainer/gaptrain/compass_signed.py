@@ -31,14 +31,19 @@ NEGLIGIBLE = 0.05
 
 @dataclass(frozen=True)
 class Arguments:
-    """Settings. Those of the loop are as published; the others were chosen on seeds 100 and up."""
+    """Settings. Those of the loop are as published. The others were set by hand on seed 1 of the three tasks.
+
+    None was searched for systematically: results on seed 1 flatter them.
+    """
 
     iterations: int = 10  # as published
     retrain_every: int = 5  # as published
     real_rollouts: int = 10  # per iteration, as published
     rollouts: int = 640  # simulated per iteration, replays of candidates included, as published
     memory: int = 2  # iterations whose real rollouts stay; more would leave fewer samples, for they are replayed
-    components: int = 4  # of a channel's course in time: they hold 99 % of its variance in all three tasks
+    # Of a channel's course in time. They hold 99 % of the variance of perturbed replays, but 92 % of the height of
+    # the bouncing ball and 42 % of the tilt of the cube, which hardly moves.
+    components: int = 4
     traits: int = 2  # of a rollout, on which derivatives may depend: actions differ little
     subsets: tuple[int, ...] = (2, 4, 8, 16)  # sizes of the steps that are tried: few parameters first
     shares: tuple[float, ...] = (1.0, 0.5)  # of each step: a linear model oversteps
