@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from gapd.errors import InputError
 from gapd.gap.jacobian import FiniteDifference, Point
 from gapd.gap.replay import Replay
 from gapd.model.robot import Robot
@@ -87,16 +86,6 @@ def test_windows_without_a_derivative_do_not_count() -> None:
     squared[3] = np.nan
     graph = graph_of(squared, np.arange(8) // 2, np.random.default_rng(0))
     np.testing.assert_allclose(graph.effect, 2.0)
-
-
-def test_a_file_is_read_as_it_was_written(graph: Graph, tmp_path: Path) -> None:
-    graph.save(tmp_path / "graph.npz")
-    again = Graph.load(tmp_path / "graph.npz")
-    for name in ("effect", "probability", "tested"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(graph, name))
-    (tmp_path / "graph.npz").write_bytes(b"PK\3\4 not one")
-    with pytest.raises(InputError, match=r"graph.npz: cannot be read .*; delete it and run"):
-        Graph.load(tmp_path / "graph.npz")
 
 
 def test_the_text_lists_edges_by_strength_and_names_what_is_not_tested(twins: Robot, graph: Graph) -> None:

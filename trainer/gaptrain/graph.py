@@ -6,10 +6,7 @@ can be measured by itself. Exact derivatives of a thousand windows do that for h
 
 from __future__ import annotations
 
-import io
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,22 +54,6 @@ class Graph:
     def active(self) -> NDArray[np.intp]:
         """Parameters (A,) with an edge."""
         return np.flatnonzero(self.edges.any(axis=1))
-
-    def save(self, path: Path) -> None:
-        """Write an npz file, whole or not at all."""
-        partial = path.with_name(path.name + ".part")
-        with partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, effect=self.effect, probability=self.probability, tested=self.tested)
-        partial.replace(path)
-
-    @classmethod
-    def load(cls, path: Path) -> Graph:
-        """Read what `save` wrote; InputError if it is not that."""
-        try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-                return cls(file["effect"], file["probability"], file["tested"])
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path}: cannot be read ({error}); delete it and run `gaptrain fit`") from None
 
 
 def measure_graph(robot: Robot, training: Training, windows: int, threads: int = 2, quiet: bool = False) -> Graph:

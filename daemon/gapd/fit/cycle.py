@@ -14,7 +14,7 @@ from gapd.fit.decide import Decision, ParameterEstimate, decide, limit, movable
 from gapd.fit.estimator import Problem, settle, start
 from gapd.fit.gauss_newton import channel_rms
 from gapd.fit.identify import Identification, identify
-from gapd.gap.replay import Replay, Rollouts
+from gapd.gap.replay import Replay, Rollouts, squared_gap
 from gapd.gap_model.learned import Learned
 from gapd.measured.gates import usable_starts
 from gapd.measured.verdicts import Gate
@@ -212,8 +212,5 @@ def _held_out(replay: Replay, held: Windows, z: Array, found: Identification) ->
     if ran.any():
         problem = replace(Problem.of(replay, held.take(ran), z, found.weight), held=np.ones(len(z), bool))
         state = settle(problem, start(problem, z))
-        present = np.isfinite(state.gap)
-        total = np.where(present, state.gap, 0.0) ** 2
-        mean = total.sum(axis=1) / np.maximum(present.sum(axis=1), 1)
-        squared[ran], predicted[ran] = np.where(present.any(axis=1), mean, np.nan), state.rollouts.predicted
+        squared[ran], predicted[ran] = squared_gap(state.gap), state.rollouts.predicted
     return squared, predicted

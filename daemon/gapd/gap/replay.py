@@ -132,6 +132,13 @@ def _constant_context(context: Array, used: tuple[int, ...]) -> list[tuple[int, 
     return list(itertools.pairwise(edges))
 
 
+def squared_gap(g: Array) -> Array:
+    """Mean squared gap (n, C) from gaps (n, K, C); NaN where nothing was measured or predicted."""
+    present = np.isfinite(g)
+    mean = np.sum(np.where(present, g, 0.0) ** 2, axis=1) / np.maximum(present.sum(axis=1), 1)
+    return np.asarray(np.where(present.any(axis=1), mean, np.nan))
+
+
 def gap(windows: Windows, rollouts: Rollouts, noise: Array) -> Array:
     """Gap (n, K, C) at the knots after the initial one, in units of `noise` (C,); NaN where nothing was measured."""
     return np.asarray((windows.measured[:, 1:] - rollouts.predicted[:, 1:]) / noise)

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-import numpy as np
 import zmq
-from numpy.typing import NDArray
 
 from gapd.errors import InputError
 from gapd.gap_model.learned import Learned
@@ -26,8 +24,6 @@ from gapd.live.status import Level, Status
 from gapd.live.telemetry import canonical
 from gapd.messages.frames import Frame
 from gapd.model.robot import Robot
-
-Array = NDArray[np.float64]
 
 # The loop waits this long for input, so that nothing that is due is later than this.
 TURN_MS = 50

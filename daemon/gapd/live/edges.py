@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gapd.link.hostlink import HostLink
 from gapd.link.outbox import Outbox
 from gapd.live.recorder import Recorder
@@ -15,8 +12,6 @@ from gapd.live.status import StatusSocket
 from gapd.live.stream import Publisher
 from gapd.live.telemetry import Logger, ServiceManager
 from gapd.sources.zmq_frames import FrameSource
-
-Array = NDArray[np.float64]
 
 
 @dataclass

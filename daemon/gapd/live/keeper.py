@@ -18,7 +18,7 @@ from gapd.errors import InputError
 from gapd.fit.check import LOST_SHARE, MIN_BLOCKS, MIN_WINDOWS
 from gapd.fit.cycle import Report, Standing, hold_out, windows_needed
 from gapd.fit.decide import Action
-from gapd.gap.replay import Replay, gap
+from gapd.gap.replay import Replay, gap, squared_gap
 from gapd.live.comparison import Comparison
 from gapd.live.events import (
     Decided,
@@ -164,12 +164,9 @@ class Keeper:
     def _squared(self, windows: Windows, z: Array) -> Array:
         """Mean squared gaps (W, C) in noise², from the measured initial states; NaN if absent, inf if one diverged."""
         rollouts = self._replay.run(windows, self.robot.parameters.to_physical(z))
-        g = gap(windows, rollouts, self.robot.layout.noise)
-        present = np.isfinite(g)
-        mean = np.sum(np.where(present, g, 0.0) ** 2, axis=1) / np.maximum(present.sum(axis=1), 1)
-        squared = np.where(present.any(axis=1), mean, np.nan)
+        squared = squared_gap(gap(windows, rollouts, self.robot.layout.noise))
         squared[rollouts.failed] = np.inf
-        return np.asarray(squared)
+        return squared
 
     def _floors(self, squared: Array) -> float:
         """RMS gap in commissioned floors over the channels; NaN before commissioning."""
@@ -243,11 +240,9 @@ class Keeper:
     def _propose(self) -> list[Event]:
         """Hand out a fit if there is reason for one, enough windows, and time enough since the last."""
         due = self._drift is not None or self._test is None
-        if not due or self._offer is not None or not self._may_fit():
+        if not due or not self._recent or self._offer is not None or not self._may_fit():
             return []
         usable = [window for window, replayed in self._recent if replayed]
-        if not self._recent:
-            return []
         lost = len(self._recent) - len(usable)
         if lost > LOST_SHARE * len(self._recent):
             if len(self._recent) < self._needed:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from gapd.errors import InputError
 from gapd.fit.check import check
 from gapd.fit.cycle import ALPHA, Prepared, Report, Standing, run
+from gapd.gap.replay import squared_gap
 from gapd.model.robot import Robot
-from gaptrain.host.sysid_engine import fit, held_out_gaps, mean_square
+from gaptrain.host.sysid_engine import fit, held_out_gaps
 
 Array = NDArray[np.float64]
 Engine = Literal["gapd", "sysid"]
@@ -64,7 +65,7 @@ def _against(robot: Robot, prepared: Prepared, current: Report, other: Report) -
 
 def _squared_gap(robot: Robot, report: Report, predicted: Array) -> Array:
     """Mean squared gap (H, C) of held-out windows in units of noise; NaN where nothing is known."""
-    return mean_square(((report.held.measured - predicted) / robot.layout.noise)[:, 1:])
+    return squared_gap(((report.held.measured - predicted) / robot.layout.noise)[:, 1:])
 
 
 def _refit(report: Report) -> Refit:

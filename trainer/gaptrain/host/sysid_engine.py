@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gapd.errors import InputError
 from gapd.fit.gauss_newton import residuals
-from gapd.gap.replay import Replay, gap
+from gapd.gap.replay import Replay, gap, squared_gap
 from gapd.measured.windows import Windows
 from gapd.model.robot import Robot
 
@@ -62,12 +62,5 @@ def held_out_gaps(robot: Robot, held: Windows, points: tuple[Array, Array], thre
     """Mean squared gap (H, C) of the windows at each of the scaled points (P,); NaN where unknown."""
     replay = Replay(robot, threads)
     runs = (replay.run(held, robot.parameters.to_physical(z)) for z in points)
-    before, after = (mean_square(gap(held, rollouts, robot.layout.noise)) for rollouts in runs)
+    before, after = (squared_gap(gap(held, rollouts, robot.layout.noise)) for rollouts in runs)
     return before, after
-
-
-def mean_square(g: Array) -> Array:
-    """Mean squared gap (H, C) from gaps (H, K, C); NaN where nothing is known."""
-    present = np.isfinite(g)
-    total = (np.where(present, g, 0.0) ** 2).sum(axis=1)
-    return np.asarray(np.where(present.any(axis=1), total / np.maximum(present.sum(axis=1), 1), np.nan))
