@@ -14,7 +14,7 @@ from gapd.errors import ConfigError, InputError
 from gapd.gap.jacobian import FiniteDifference, Linearisation, Point
 from gapd.gap.replay import Replay
 from gapd.model.robot import Robot, open_robot
-from gaptrain import dataset, shards
+from gaptrain import dataset, draws, shards
 from gaptrain.settings import Training, load_training
 from gaptrain.simulate import Motion, simulate
 
@@ -40,7 +40,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Training:
 def test_derivatives_predict_what_a_replay_does(robot: Robot, training: Training) -> None:
     replay = Replay(robot)
     rng = np.random.default_rng(1)
-    windows, z = dataset.draw_windows(robot, training, rng, count=16)
+    windows, z = draws.draw_windows(robot, training, rng, count=16)
     base = replay.run(windows, robot.parameters.to_physical(z))
     exact = FiniteDifference(replay).linearise(Point(windows, z, windows.qpos0, windows.qvel0, base))
     step = 1e-3 * rng.normal(size=z.shape)
@@ -166,13 +166,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
         motion.failed[: round(share * len(motion.failed))] = True
         return motion
 
-    monkeypatch.setattr(dataset, "simulate", broken)
+    monkeypatch.setattr(draws, "simulate", broken)
 
 
 def test_windows_of_motions_that_diverged_are_counted(
     robot: Robot, training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset, "MAX_DROPPED_SHARE", 0.3)
+    monkeypatch.setattr(draws, "MAX_DROPPED_SHARE", 0.3)
     failing(monkeypatch, 0.25)
     samples = dataset.make_shard(Replay(robot), training, "train", 0)
     assert (len(samples), samples.dropped) == (12, 4)
@@ -208,7 +208,7 @@ def test_a_window_without_derivatives_is_dropped_and_the_others_are_kept(
 
 def test_a_switch_is_off_in_a_few_windows_and_then_torque_has_no_effect(robot: Robot, training: Training) -> None:
     rng = np.random.default_rng(0)
-    windows, z = dataset.draw_windows(robot, training, rng, count=200)
+    windows, z = draws.draw_windows(robot, training, rng, count=200)
     enabled = windows.context[:, :, robot.config.context_names.index("drive_enabled")]
     assert set(np.unique(enabled)) == {0.0, 1.0}
     off = (enabled == 0).all(axis=1)
@@ -224,10 +224,10 @@ def test_a_switch_is_off_in_a_few_windows_and_then_torque_has_no_effect(robot: R
 
 def test_draws_stay_within_bounds(robot: Robot) -> None:
     rng, space = np.random.default_rng(0), robot.parameters
-    z = dataset.draw_replay_parameters(robot, rng, space.to_scaled(space.draw(rng, 300)))
+    z = draws.draw_replay_parameters(robot, rng, space.to_scaled(space.draw(rng, 300)))
     assert (z >= space.z_min).all()
     assert (z <= space.z_max).all()
-    context = dataset.draw_context(robot, rng, 300)
+    context = draws.draw_context(robot, rng, 300)
     low = np.array([c.low for c in robot.config.context])
     high = np.array([c.high for c in robot.config.context])
     assert (context >= low).all()

@@ -15,7 +15,7 @@ from gapd.gap.replay import Replay
 from gapd.model.robot import Robot
 from gaptrain import graph_report
 from gaptrain.cli import main
-from gaptrain.dataset import draw_replay_parameters, draw_windows
+from gaptrain.draws import draw_replay_parameters, draw_windows
 from gaptrain.graph import EDGE_SIGMA, STREAM, Graph, graph_of, measure_graph
 from gaptrain.settings import Excitation, Training
 

@@ -20,8 +20,9 @@ import gapd
 from gapd.errors import ConfigError, InputError
 from gapd.gap_model.manifest import Provenance
 from gapd.model.robot import Robot, open_robot
-from gaptrain.dataset import data_folder, draw_windows, generate, shard_paths
+from gaptrain.dataset import data_folder, generate, shard_paths
 from gaptrain.diagnostics import lines, measure
+from gaptrain.draws import draw_windows
 from gaptrain.export import MAX_ONNX_BYTES, Exported, Facts, export, to_onnx
 from gaptrain.model import GapModel, Shape
 from gaptrain.settings import Training, check_training, load_training

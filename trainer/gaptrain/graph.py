@@ -17,7 +17,7 @@ from gapd.errors import InputError
 from gapd.gap.jacobian import FiniteDifference, Point
 from gapd.gap.replay import Replay
 from gapd.model.robot import Robot
-from gaptrain.dataset import WINDOWS_PER_MOTION, draw_replay_parameters, draw_windows, take
+from gaptrain.draws import WINDOWS_PER_MOTION, draw_replay_parameters, draw_windows, take
 from gaptrain.settings import Training
 from gaptrain.simulate import driven_joints
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from gapd.errors import ConfigError
 from gapd.model.robot import ABSENT, Robot
-from gaptrain.dataset import LOG_RATIO
+from gaptrain.draws import LOG_RATIO
 
 Array = NDArray[np.float64]
 
