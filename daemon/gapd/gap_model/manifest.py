@@ -8,7 +8,7 @@ from gapd.model.parameters import Parameter, Target
 from gapd.model.robot import Robot
 
 # Raise with every change of what follows: a bundle of another schema is refused by its number, not by a strange field.
-SCHEMA = 2
+SCHEMA = 3
 ENGINE = "mujoco"
 MANIFEST, NETWORK, MODEL, GOLDEN = "manifest.json", "gap.onnx", "model.xml", "golden.npz"
 INPUTS = ("window", "context", "theta", "delta")
@@ -53,6 +53,31 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max: float
 
 
+class GraphFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The causal graph, measured on the training's motions. Rows are parameters, columns channels."""
+
+    probability: tuple[tuple[float, ...], ...]  # (P, C) that one prior standard deviation does more than an edge has to
+    effect: tuple[tuple[float, ...], ...]  # (P, C) rms of what it does, in noise standard deviations
+    tested: tuple[bool, ...]  # (P,) whether the parameter does anything at all in these motions
+
+
+class ChannelQuality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the network is off on one channel. In noise standard deviations, rms over held-out windows."""
+
+    name: str
+    effect: float  # of a first-order step of all parameters, as in training
+    missed: float  # of that, what the network's derivatives miss
+
+
+class Expected(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What so many windows of the training's motions would tell about each parameter, by exact derivatives."""
+
+    windows: int
+    prior_sd: tuple[float, ...]  # (P,) scaled: of a uniform draw within the bounds
+    sd: tuple[float, ...]  # (P,) scaled, after those windows
+    groups: tuple[tuple[str, ...], ...]  # parameters of which they tell only a combination; alone: nothing at all
+
+
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the network comes from."""
 
@@ -78,9 +103,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context: tuple[str, ...]
     timing: TimingFacts
     ranges: tuple[Range, ...]  # F features of the replayed windows, then X context values
-    edge_probability: tuple[tuple[float, ...], ...]  # (P, C)
+    graph: GraphFacts
     held_out_error: dict[str, float]  # ||J_hat - J|| / ||J|| by kind of parameter
     spread_coverage: float  # share of held-out errors of J·delta within the 90 % interval of log_spread
+    channel_quality: tuple[ChannelQuality, ...]
+    expected: Expected
+    loss: tuple[float, ...]  # mean over each epoch of training
     provenance: Provenance
 
 
