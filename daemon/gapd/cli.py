@@ -103,10 +103,10 @@ def replay(
     from gapd.fit.cycle import Standing, prepare, run
     from gapd.fit.picture import draw, require_drawable
     from gapd.fit.report import plain, text
-    from gapd.model.robot import open_robot
+    from gapd.gap_model.bundle import open_active
     from gapd.sources.log_files import frames
 
-    robot = open_robot(config)
+    robot = open_active(config)
     before = robot.parameters.vector(_assignments(values, robot))
     if picture is not None:
         require_drawable(picture)  # now, not after a long fit
@@ -132,10 +132,10 @@ def replay(
 @click.argument("logs", nargs=-1, type=click.Path(path_type=Path))
 def check(config: Path, logs: tuple[Path, ...]) -> None:
     """Check configuration, model, parameters and bundle, and the columns of recordings, and say what is there."""
-    from gapd.model.robot import open_robot
+    from gapd.gap_model.bundle import open_active
     from gapd.sources.log_files import require_mapped
 
-    robot = open_robot(config)
+    robot = open_active(config)
     space, layout = robot.parameters, robot.layout
     _say("robot", robot.config.robot)
     _say("model", f"{robot.config.path(robot.config.model)}: {robot.model.nv} joints, {robot.model.nu} actuators")
@@ -229,10 +229,10 @@ def _replay_live(
     config: Path, recordings: tuple[Path, ...], model: Path | None, threads: int, *, as_json: bool
 ) -> None:
     from gapd.fit.corrected_model import require_writable, write_model
+    from gapd.gap_model.bundle import open_active
     from gapd.live import replay_live
-    from gapd.model.robot import open_robot
 
-    robot = open_robot(config)
+    robot = open_active(config)
     if model is not None:
         require_writable(robot, model)  # now, not after a long replay
     replay = replay_live.ReplayLive(robot, _learned(robot), threads)
@@ -291,6 +291,10 @@ def _bundle_line(robot: Robot) -> str:
     if learned is None:
         return "none: fits use finite differences"
     verified = f"{learned.bundle.folder}: verified, sha256 {learned.bundle.sha256[:12]}"
+    inactive = learned.bundle.manifest.inactive
+    if inactive:
+        untested = sum(not p.tested for p in inactive)
+        verified += f"; holds {len(inactive)} parameters without an edge, {untested} of them not tested in training"
     if len(robot.parameters) >= LEARNED_FROM:
         return verified
     return f"{verified}; not used: fewer than {LEARNED_FROM} parameters are fitted with finite differences"

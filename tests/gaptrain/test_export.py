@@ -17,12 +17,14 @@ from gapd.gap_model.bundle import open_bundle
 from gapd.model.robot import open_robot
 from gaptrain import dataset, export, fit, shards
 from gaptrain.cli import main
+from gaptrain.pruning import prune
 from gaptrain.settings import load_training
 
 SERVO = Path(__file__).parents[2] / "models" / "servo_pendulum"
 TRAIN = """
 windows = 96
 held_out = 32
+graph_windows = 64
 hidden = 16
 epochs = 2
 batch = 16
@@ -101,7 +103,8 @@ def test_a_fit_with_nothing_left_to_train_exports_its_own_network_again(copied: 
     before = {p.name: p.read_bytes() for p in (copied / "bundle").iterdir()}
     own, robot = checkpoint(copied), open_robot(copied / "robot.toml")
     other = msgspec.structs.replace(load_training(copied / "train.toml"), seed=4)
-    newest = fit.train(robot, other, dataset.generate(robot, other, threads=1))
+    pruned = prune(robot, other, threads=1)
+    newest = fit.train(pruned, other, dataset.generate(pruned.robot, other, threads=1))
     assert newest != own
     assert newest.stat().st_mtime_ns > own.stat().st_mtime_ns
     lines = run("fit", copied, "--threads", "1").splitlines()

@@ -21,12 +21,12 @@ from gaptrain.settings import Excitation, Training
 
 MODELS = Path(__file__).parents[2] / "models"
 Array = NDArray[np.float64]
-TRAINING = Training(Excitation(home=(0.0,), amplitude=(0.8,), low_hz=0.3, high_hz=1.5), seed=5)
+TRAINING = Training(Excitation(home=(0.0,), amplitude=(0.8,), low_hz=0.3, high_hz=1.5), graph_windows=64, seed=5)
 
 
 @pytest.fixture(scope="module")
 def graph(twins: Robot) -> Graph:
-    return measure_graph(twins, TRAINING, 64, threads=1, quiet=True)
+    return measure_graph(twins, TRAINING, threads=1, quiet=True)
 
 
 def test_effects_are_those_of_the_derivatives(twins: Robot, graph: Graph) -> None:
@@ -110,6 +110,6 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_graph(twins: Robot, graph: Graph) -> None:
-    again = measure_graph(twins, TRAINING, 64, threads=2, quiet=True)
+    again = measure_graph(twins, TRAINING, threads=2, quiet=True)
     np.testing.assert_array_equal(again.effect, graph.effect)
     np.testing.assert_array_equal(again.probability, graph.probability)

@@ -77,11 +77,11 @@ def export_command(modeldir: Path) -> None:
 
 @main.command("graph")
 @click.argument("modeldir", type=_FOLDER)
-@click.option("--windows", type=click.IntRange(8, 1_000_000), default=1024, show_default=True)
+@click.option("--windows", type=click.IntRange(8, 1_000_000), help="Windows; train.toml says how many by default.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="train.toml says which by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
-def graph_command(modeldir: Path, windows: int, seed: int | None, as_json: bool, threads: int) -> None:
+def graph_command(modeldir: Path, windows: int | None, seed: int | None, as_json: bool, threads: int) -> None:
     """Measure which parameters of MODELDIR move which channels, in motions drawn as for training. No network.
 
     What does nothing in these motions is listed apart: they cannot tell whether it would in others.
@@ -94,8 +94,9 @@ def graph_command(modeldir: Path, windows: int, seed: int | None, as_json: bool,
     from gaptrain.settings import load_training
 
     robot, training = open_robot(modeldir / "robot.toml"), load_training(modeldir / "train.toml")
-    training = training if seed is None else msgspec.structs.replace(training, seed=seed)
-    graph = measure_graph(robot, training, windows, threads, quiet=as_json)
+    given = {"graph_windows": windows, "seed": seed}
+    training = msgspec.structs.replace(training, **{k: v for k, v in given.items() if v is not None})
+    graph = measure_graph(robot, training, threads, quiet=as_json)
     found = json.dumps(graph_report.plain(graph, robot), indent=2) if as_json else graph_report.text(graph, robot)
     click.echo(found)
 

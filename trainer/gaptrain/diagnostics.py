@@ -33,6 +33,8 @@ class Quality:
     edge_recall: float  # share of the needed edges that are on
     edges: int
     spread_coverage: float  # share of errors of J·delta within the stated 90 % interval
+    channel_effect: Array  # (C,) rms of J·delta
+    channel_missed: Array  # (C,) rms of its error
 
     def by_family(self, values: Array) -> dict[str, float]:
         """Mean of values (D,) per kind of parameter (the last part of its name) and for the initial state."""
@@ -43,19 +45,25 @@ class Quality:
 
 
 def measure(network: GapFunction, data: Data, names: tuple[str, ...], spread: Tensor, delta_share: float) -> Quality:
-    """Compare predicted derivatives with exact ones. `data` must not be normalised; spread (D,) is the prior's."""
+    """Compare predicted derivatives with exact ones.
+
+    `data` hold all pairs and must not be normalised; spread (D,) is the prior's.
+    """
     p, generator = len(names), torch.Generator().manual_seed(0)
     nv, one = (len(spread) - p) // 2, data.z[:1]
     on = network(data.window[:1], data.context[:1], one, one)[-1].T > 0.5  # the same for every window
-    wrong, norm, effect, inside = [], [], [], []
+    wrong, norm, effect, inside, sizes, misses = [], [], [], [], [], []
     for rows in data.chunks():
-        true, z = data.effects(rows), data.z[rows]
+        true, z = data.dense(rows, len(spread)), data.z[rows]
         delta = torch.randn(z.shape, generator=generator) * spread[:p] * delta_share
         gap, jacobian, x0_jacobian, log_spread, _ = network(data.window[rows], data.context[rows], z, delta)
         wrong.append((torch.cat([jacobian, x0_jacobian], -1) - true).pow(2).sum((1, 2)))
         norm.append(true.pow(2).sum((1, 2)))
         effect.append(true[..., :p].pow(2).mean((0, 1)) * len(true))
-        missed = gap - torch.einsum("bkcp,bp->bkc", true[..., :p], delta)
+        size = torch.einsum("bkcp,bp->bkc", true[..., :p], delta)
+        missed = gap - size
+        sizes.append(size.pow(2).mean(1))
+        misses.append(missed.pow(2).mean(1))
         inside.append((missed.abs() < NORMAL_90 * torch.exp(log_spread)).float().mean() * len(true))
     rms = (torch.stack(effect).sum(0) / len(data)).sqrt() * spread[:p]
     per_window = (torch.cat(wrong) / torch.cat(norm).clamp_min(1e-12)).sqrt()
@@ -67,6 +75,8 @@ def measure(network: GapFunction, data: Data, names: tuple[str, ...], spread: Te
         edge_recall=_share(on & (rms > NEEDS_EDGE), rms > NEEDS_EDGE),
         edges=int(on.sum()),
         spread_coverage=float(torch.stack(inside).sum() / len(data)),
+        channel_effect=torch.cat(sizes).mean(0).sqrt().double().numpy(),
+        channel_missed=torch.cat(misses).mean(0).sqrt().double().numpy(),
     )
 
 

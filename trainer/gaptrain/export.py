@@ -32,6 +32,9 @@ from gapd.gap_model.manifest import (
     NETWORK,
     OUTPUTS,
     SCHEMA,
+    ChannelQuality,
+    Expected,
+    GraphFacts,
     Manifest,
     Provenance,
     Range,
@@ -41,8 +44,10 @@ from gapd.gap_model.manifest import (
     timing_facts,
 )  # fmt: skip
 from gapd.model.robot import Robot
+from gaptrain.diagnostics import Quality
 from gaptrain.install import bundle_folder, pin, replace_folder, require_writable
 from gaptrain.model import GapModel
+from gaptrain.pruning import Pruned
 
 Single = NDArray[np.float32]
 
@@ -59,8 +64,9 @@ class Facts:
     provenance: Provenance
     feature_min: Single  # (F,)
     feature_max: Single  # (F,)
-    held_out_error: dict[str, float]
-    spread_coverage: float
+    quality: Quality
+    expected: Expected
+    loss: list[float]
 
 
 @dataclass(frozen=True)
@@ -86,8 +92,9 @@ class Network:
         return tuple(torch.from_numpy(v) for v in self.session.run(list(OUTPUTS), inputs))
 
 
-def export(robot: Robot, model: GapModel, network: Network, facts: Facts, inputs: Sequence[Tensor]) -> Exported:
+def export(pruned: Pruned, model: GapModel, network: Network, facts: Facts, inputs: Sequence[Tensor]) -> Exported:
     """Write the bundle folder that robot.toml names, and pin it there. `inputs`: held-out examples of all four."""
+    robot = pruned.robot
     if len(network.raw) > MAX_ONNX_BYTES:
         raise InputError(f"{NETWORK}: {len(network.raw)} bytes, at most {MAX_ONNX_BYTES}; lower `hidden` in train.toml")
     require_writable(robot)
@@ -95,7 +102,7 @@ def export(robot: Robot, model: GapModel, network: Network, facts: Facts, inputs
     if not parity <= PARITY_TOLERANCE:
         raise InputError(f"{NETWORK}: differs from torch by {parity:.2g}, allowed {PARITY_TOLERANCE}; report it")
     files = {NETWORK: network.raw, MODEL: bundled_model(robot), GOLDEN: golden(network, inputs)}
-    manifest = describe(robot, model, facts, {n: hashlib.sha256(raw).hexdigest() for n, raw in sorted(files.items())})
+    manifest = describe(pruned, facts, {n: hashlib.sha256(raw).hexdigest() for n, raw in sorted(files.items())})
     files[MANIFEST] = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
     replace_folder(network.folder, files)
     sha256 = hashlib.sha256(files[MANIFEST]).hexdigest()
@@ -193,13 +200,13 @@ def golden(network: Network, inputs: Sequence[Tensor]) -> bytes:
     return file.getvalue()
 
 
-def describe(robot: Robot, model: GapModel, facts: Facts, files: dict[str, str]) -> Manifest:
+def describe(pruned: Pruned, facts: Facts, files: dict[str, str]) -> Manifest:
     """The manifest."""
+    robot, quality = pruned.robot, facts.quality
     context = robot.config.context
     low = (*facts.feature_min.tolist(), *(c.low for c in context))
     high = (*facts.feature_max.tolist(), *(c.high for c in context))
     ranges = tuple(Range(n, float(a), float(b)) for n, a, b in zip(range_names(robot), low, high, strict=True))
-    probability = torch.sigmoid(model.edge_logit.detach()).T.double().numpy()
     return Manifest(
         schema=SCHEMA,
         robot=robot.config.robot,
@@ -212,8 +219,22 @@ def describe(robot: Robot, model: GapModel, facts: Facts, files: dict[str, str])
         context=robot.config.context_names,
         timing=timing_facts(robot),
         ranges=ranges,
-        edge_probability=tuple(tuple(row) for row in probability.round(6).tolist()),
-        held_out_error={k: round(v, 5) for k, v in facts.held_out_error.items()},
-        spread_coverage=round(facts.spread_coverage, 4),
+        graph=GraphFacts(_rows(pruned.graph.probability), _rows(pruned.graph.effect)),
+        inactive=pruned.inactive,
+        held_out_error={k: round(v, 5) for k, v in quality.by_family(quality.error).items()},
+        spread_coverage=round(quality.spread_coverage, 4),
+        channel_quality=tuple(
+            ChannelQuality(name, float(effect), float(missed))
+            for name, effect, missed in zip(
+                robot.layout.channels, quality.channel_effect, quality.channel_missed, strict=True
+            )
+        ),
+        expected=facts.expected,
+        loss=tuple(facts.loss),
         provenance=facts.provenance,
     )
+
+
+def _rows(values: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
+    """Rows with four significant digits: what a person compares, and a hundred parameters stay below a megabyte."""
+    return tuple(tuple(float(f"{v:.4g}") for v in row) for row in values)

@@ -23,15 +23,17 @@ from gapd.model.robot import Robot, open_robot
 from gaptrain.dataset import data_folder, generate, shard_paths
 from gaptrain.diagnostics import lines, measure
 from gaptrain.draws import draw_windows
+from gaptrain.expected import WINDOWS, expected
 from gaptrain.export import MAX_ONNX_BYTES, Exported, Facts, export, to_onnx
-from gaptrain.model import GapModel, Shape
+from gaptrain.model import GapModel, Shape, pairs
+from gaptrain.pruning import Pruned, prune
 from gaptrain.settings import Training, check_training, load_training
 from gaptrain.shards import read_shards
 from gaptrain.simulate import driven_joints
 from gaptrain.training import Data, Learning, Trainer, prior_spread
 
 # Raise when a checkpoint of an older version must be neither continued nor exported.
-CHECKPOINT_VERSION = 2
+CHECKPOINT_VERSION = 3
 CHECKPOINT = "checkpoint.pt"
 EXAMPLES = 8
 
@@ -41,10 +43,8 @@ class State(msgspec.Struct, frozen=True):
 
     model: dict[str, torch.Tensor]
     optimiser: dict[str, Any]
-    edges: dict[str, Any]
     generator: torch.Tensor
-    worth: torch.Tensor
-    epoch: int
+    loss: list[float]
     step: int
 
 
@@ -72,17 +72,18 @@ def fit(
     training = msgspec.structs.replace(training, **{k: v for k, v in given.items() if v is not None})
     check_training(training, "command line")
     driven_joints(robot, training.excitation)
-    _require_fitting_size(robot, training)
     torch.set_num_threads(threads)
     echo(f"{robot.config.robot}: seed {training.seed}, {training.windows} windows, {training.epochs} epochs")
-    folder = generate(robot, training, threads)
+    pruned = prune(robot, training, threads)
+    _require_fitting_size(pruned, training)
+    folder = generate(pruned.robot, training, threads)
     # The checkpoint of this training, not the newest: there may be nothing left to train.
-    return export_checkpoint(robot, train(robot, training, folder))
+    return export_checkpoint(pruned, train(pruned, training, folder))
 
 
-def _require_fitting_size(robot: Robot, training: Training) -> None:
+def _require_fitting_size(pruned: Pruned, training: Training) -> None:
     """Raise ConfigError if the bundle would refuse the network after all the work."""
-    model = GapModel(Shape.of(robot, training.hidden))
+    model = GapModel(Shape.of(pruned.robot, training.hidden), pruned.graph.probability)
     size = sum(t.nbytes for t in model.state_dict().values())
     if size > MAX_ONNX_BYTES:
         raise ConfigError(
@@ -91,19 +92,20 @@ def _require_fitting_size(robot: Robot, training: Training) -> None:
         )
 
 
-def train(robot: Robot, training: Training, folder: Path) -> Path:
+def train(pruned: Pruned, training: Training, folder: Path) -> Path:
     """Train, continuing from the checkpoint if it belongs to the same training. Return the checkpoint.
 
     A checkpoint that cannot be continued is said, and written over by that of the first epoch.
     """
-    learning, path = Learning(), folder / CHECKPOINT
-    data = Data(read_shards(shard_paths(folder, "train", training.windows)), training.windows)
+    robot, path = pruned.robot, folder / CHECKPOINT
+    modelled = pairs(pruned.graph.probability, robot.model.nv)
+    data = Data(read_shards(shard_paths(folder, "train", training.windows)), *modelled, training.windows)
     if data.dropped:
         echo(f"{data.dropped} training windows dropped: their simulation diverged")
     if len(data) < training.batch:
         raise ConfigError(f"windows = {len(data)} usable: fewer than one batch of {training.batch}; raise windows")
-    trainer = Trainer(robot, data, training, spread_of(robot, training), learning)
-    defined_by = msgspec.json.encode((CHECKPOINT_VERSION, training, asdict(learning)))
+    trainer = Trainer(robot, pruned.graph, data, training, spread_of(robot, training))
+    defined_by = msgspec.json.encode((CHECKPOINT_VERSION, training, asdict(trainer.learning)))
     about = {
         "version": CHECKPOINT_VERSION,
         "fingerprint": hashlib.sha256(defined_by).hexdigest(), "training": msgspec.to_builtins(training),
@@ -146,29 +148,32 @@ def export_last(model_dir: Path) -> Exported:
     found = sorted(root.glob(f"*/{CHECKPOINT}"), key=lambda p: p.stat().st_mtime)
     if not found:
         raise InputError(f"{root}: no {CHECKPOINT}; run `gaptrain fit` first")
-    return export_checkpoint(robot, found[-1])
+    return export_checkpoint(prune(robot, _load(found[-1]).training), found[-1])
 
 
-def export_checkpoint(robot: Robot, path: Path) -> Exported:
+def export_checkpoint(pruned: Pruned, path: Path) -> Exported:
     """Export the bundle from a checkpoint, measured on the held-out windows beside it."""
-    saved = _load(path)
-    training, model = saved.training, _restored(robot, path, saved)
-    held_out = Data(read_shards(shard_paths(path.parent, "held_out", training.held_out)), training.held_out)
+    saved, robot = _load(path), pruned.robot
+    training, model = saved.training, _restored(pruned, path, saved)
+    every = np.divmod(np.arange(model.shape.channels * model.shape.columns), model.shape.columns)
+    held_out = Data(read_shards(shard_paths(path.parent, "held_out", training.held_out)), *every, training.held_out)
     provenance = Provenance(
         seed=training.seed, windows=saved.windows, dropped_windows=saved.dropped,
-        epochs=saved.trainer.epoch, data=path.parent.name, gapd_version=gapd.__version__,
+        epochs=len(saved.trainer.loss), data=path.parent.name, gapd_version=gapd.__version__,
     )  # fmt: skip
     delta = torch.from_numpy(np.random.default_rng(0).normal(size=held_out.z[:EXAMPLES].shape)).float() * 0.1
     inputs = (held_out.window[:EXAMPLES], held_out.context[:EXAMPLES], held_out.z[:EXAMPLES], delta)
     network = to_onnx(robot, model, provenance, inputs)
-    quality = measure(network, held_out, robot.parameters.names, spread_of(robot, training), Learning.delta_share)
+    spread = spread_of(robot, training)
+    quality = measure(network, held_out, robot.parameters.names, spread, Learning.delta_share)
     for line in lines(quality):
         echo(line)
+    first = held_out.dense(slice(WINDOWS), len(spread)).double().numpy()
     facts = Facts(
-        provenance, saved.feature_min.numpy(), saved.feature_max.numpy(),
-        quality.by_family(quality.error), quality.spread_coverage,
+        provenance, saved.feature_min.numpy(), saved.feature_max.numpy(), quality,
+        expected(robot.parameters, first, spread[len(robot.parameters) :].double().numpy()), saved.trainer.loss,
     )  # fmt: skip
-    done = export(robot, model, network, facts, inputs)
+    done = export(pruned, model, network, facts, inputs)
     echo(f"{done.folder}: {done.onnx_bytes} bytes, parity with torch {done.parity:.1e}, sha256 {done.sha256}")
     return done
 
@@ -179,14 +184,15 @@ def spread_of(robot: Robot, training: Training) -> torch.Tensor:
     return prior_spread(robot, np.median(windows.x0_sd, axis=0))
 
 
-def _restored(robot: Robot, path: Path, saved: Checkpoint) -> GapModel:
+def _restored(pruned: Pruned, path: Path, saved: Checkpoint) -> GapModel:
     """The network of a checkpoint; InputError if it is not for this robot."""
+    robot = pruned.robot
     if path.parent != data_folder(robot, saved.training):
         raise InputError(f"{path}: made for other parameters, channels or model; run `gaptrain fit`")
     shape = Shape.of(robot, saved.training.hidden)
     if saved.shape != asdict(shape):
         raise InputError(f"{path}: made by another gaptrain; run `gaptrain fit`")
-    model = GapModel(shape)
+    model = GapModel(shape, pruned.graph.probability)
     with _foreign(path):
         model.load_state_dict(saved.trainer.model)
     return model

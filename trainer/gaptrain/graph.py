@@ -25,6 +25,8 @@ Array = NDArray[np.float64]
 
 # An edge is an effect of one prior standard deviation on the channel above this many noise standard deviations rms.
 EDGE_SIGMA = 0.1
+# From this probability on an edge is there rather than not.
+EDGE = 0.5
 # A parameter whose effects are all below this (noise standard deviations) does nothing in these motions: rounding of a
 # replay is a thousand times smaller. Whether it does something in others, they cannot tell.
 UNTESTED_SIGMA = 1e-6
@@ -48,23 +50,27 @@ class Graph:
     @property
     def edges(self) -> NDArray[np.bool_]:
         """Edges (P, C) that are rather there than not."""
-        return np.asarray(self.probability > 0.5)
+        return np.asarray(self.probability > EDGE)
 
     @property
     def active(self) -> NDArray[np.intp]:
         """Parameters (A,) with an edge."""
         return np.flatnonzero(self.edges.any(axis=1))
 
+    def take(self, parameters: NDArray[np.intp]) -> Graph:
+        """The graph of some parameters."""
+        return Graph(self.effect[parameters], self.probability[parameters], self.tested[parameters])
 
-def measure_graph(robot: Robot, training: Training, windows: int, threads: int = 2, quiet: bool = False) -> Graph:
-    """Measure the effects of all parameters on `windows` windows, drawn as the training windows are.
+
+def measure_graph(robot: Robot, training: Training, threads: int = 2, quiet: bool = False) -> Graph:
+    """Measure the effects of all parameters on windows that are drawn as the training windows are.
 
     One replay per window and parameter, and 8 bytes of memory for each with every channel. ConfigError where the
     motions do not fit the robot.
     """
     driven_joints(robot, training.excitation)
     rng = np.random.default_rng([training.seed, STREAM])
-    drawn, z_robot = draw_windows(robot, training, rng, windows, threads)
+    drawn, z_robot = draw_windows(robot, training, rng, training.graph_windows, threads)
     z = draw_replay_parameters(robot, rng, z_robot)
     replay = Replay(robot, threads)
     rollouts = replay.run(drawn, robot.parameters.to_physical(z))

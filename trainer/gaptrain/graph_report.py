@@ -26,12 +26,17 @@ def _lines(graph: Graph, robot: Robot) -> Iterator[str]:
     for p in sorted(graph.active, key=lambda p: -graph.effect[p].max()):
         strongest = channels[int(np.argmax(graph.effect[p]))]
         yield f"{names[p]:<{width}}  {graph.effect[p].max():8.3g}  {graph.edges[p].sum():5d}  {strongest}"
-    weak = graph.tested & ~graph.edges.any(axis=1)
-    yield from _rest("no edge", np.array(names)[weak].tolist())
-    yield from _rest("not tested by these motions", np.array(names)[~graph.tested].tolist())
+    yield from rest(graph, robot)
 
 
-def _rest(label: str, names: list[str]) -> Iterator[str]:
+def rest(graph: Graph, robot: Robot) -> Iterator[str]:
+    """A line for the parameters without an edge and one for those that are not tested, if there are any."""
+    names = np.array(robot.parameters.names)
+    yield from _listed("no edge", names[graph.tested & ~graph.edges.any(axis=1)].tolist())
+    yield from _listed("not tested by these motions", names[~graph.tested].tolist())
+
+
+def _listed(label: str, names: list[str]) -> Iterator[str]:
     if names:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         yield f"{label}: {len(names)}: {', '.join(names[:NAMED])}{more}"

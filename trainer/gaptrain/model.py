@@ -1,11 +1,12 @@
 """The gap model: a causal network over the knots of a replayed window that predicts the replay's derivatives.
 
-The effect of column d (a parameter, or a coordinate of the initial state) on channel c at knot k is
+The effect of column d (a parameter, or a coordinate of the initial state) on channel c at knot k is, where the causal
+graph has an edge and for all initial states,
 
-    J[k, c, d] = edge[c, d] * gain[c, d](theta, context) * shape[k, c, d](window, context, theta)
+    J[k, c, d] = gain[c, d](theta, context) * shape[k, c, d](window, context, theta)
 
-`gain` is a log-linear fit made before training: it carries the orders of magnitude over which an effect
-changes within the bounds, so that the network only has to learn shapes of order one. `edge` is 0 or 1.
+and zero elsewhere: such pairs have no weights. `gain` is a log-linear fit made before training: it carries the orders
+of magnitude over which an effect changes within the bounds, so that the network only has to learn shapes of order one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gapd.errors import ConfigError
 from gapd.model.robot import ABSENT, Robot
 from gaptrain.draws import LOG_RATIO
+from gaptrain.graph import EDGE
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 DILATIONS = (1, 2, 4, 8, 16)
 KERNEL = 3
@@ -36,8 +38,6 @@ SATURATED_SHARE, SATURATED_SLOPE = 0.99, 400.0
 # logarithm. It is the physical value, as a share of its maximum, where the bounds lie a factor exp(2 CURVE) = 20
 # apart. In the models here that is 7 to 1000, mostly 25 or 100; the layers on top see both forms and bridge that.
 CURVE = 1.5
-# Above this many parameters the dense head no longer fits the size of a bundle.
-MAX_PARAMETERS = 64
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,8 @@ class Shape:
 
     @classmethod
     def of(cls, robot: Robot, hidden: int) -> Shape:
-        """Read off a robot; ConfigError where the model would not fit."""
+        """Read off a robot."""
         model, layout = robot.model, robot.layout
-        if len(robot.parameters) > MAX_PARAMETERS:
-            raise ConfigError(
-                f"{len(robot.parameters)} free parameters: a gap model has at most {MAX_PARAMETERS} for now; "
-                "freeze those that matter least"
-            )
         logarithmic = (i for i, c in enumerate(robot.config.context) if c.low > 0 and c.high / c.low > LOG_RATIO)
         limited = _limited(robot)
         return cls(
@@ -198,17 +193,39 @@ class Causal(nn.Module):
         return out
 
 
+def pairs(edge_probability: Array, nv: int) -> tuple[Index, Index]:
+    """Channel (N,) and column (N,) of the effects that are modelled: those with an edge, and all initial states."""
+    initial = np.ones((edge_probability.shape[1], 2 * nv), bool)
+    channel, column = np.nonzero(np.concatenate([edge_probability.T > EDGE, initial], axis=1))
+    return channel, column
+
+
 class GapModel(nn.Module):
-    """See the module's description. Inputs and outputs are those of gap.onnx."""
+    """See the module's description. Inputs and outputs are those of gap.onnx.
+
+    edge_probability (P, C) of the graph: there is an edge where it is above a half. The N pairs of a channel and a
+    column that have weights are numbered by channel, then column.
+    """
 
     gain_weight: Tensor
     gain_bias: Tensor
     gain_floor: Tensor
+    edge_probability: Tensor
+    channel: Tensor
+    column: Tensor
+    place: Tensor
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, edge_probability: Array) -> None:
         super().__init__()
         self.shape = shape
-        hidden, pairs = shape.hidden, shape.channels * shape.columns
+        channel, column = pairs(edge_probability, shape.nv)
+        place = np.full((shape.channels, shape.columns), len(channel))  # of a pair in the list; others: behind the last
+        place[channel, column] = np.arange(len(channel))
+        self.register_buffer("edge_probability", torch.from_numpy(edge_probability).float())
+        self.register_buffer("channel", torch.from_numpy(channel))
+        self.register_buffer("column", torch.from_numpy(column))
+        self.register_buffer("place", torch.from_numpy(place.reshape(-1)))
+        hidden, count = shape.hidden, len(channel)
         self.inputs = Inputs(shape)
         width, settings = self.inputs.sizes()
         self.enter = nn.Linear(width, hidden)
@@ -219,12 +236,11 @@ class GapModel(nn.Module):
             nn.SiLU(),
             nn.Linear(MODULATION, 2 * hidden * len(DILATIONS)),
         )
-        self.head = nn.Linear(hidden, pairs)
+        self.head = nn.Linear(hidden, count)
         self.spread = nn.Linear(hidden, shape.channels)
-        self.edge_logit = nn.Parameter(torch.full((shape.channels, shape.parameters), 2.0))
-        self.register_buffer("gain_weight", torch.zeros(settings, pairs))
-        self.register_buffer("gain_bias", torch.zeros(pairs))
-        self.register_buffer("gain_floor", torch.zeros(pairs))
+        self.register_buffer("gain_weight", torch.zeros(settings, count))
+        self.register_buffer("gain_bias", torch.zeros(count))
+        self.register_buffer("gain_floor", torch.zeros(count))
         nn.init.zeros_(self.head.bias)
         for block in blocks:
             nn.init.normal_(block.mix.weight, std=0.5 * (KERNEL * hidden) ** -0.5)
@@ -234,45 +250,33 @@ class GapModel(nn.Module):
         return self.inputs.forward(window, context, theta)[1]
 
     def gain(self, settings: Tensor) -> Tensor:
-        """Size (B, C, D) that effects have at these settings: fitted, never below the floor."""
+        """Size (B, N) that effects have at these settings: fitted, never below the floor."""
         fitted = torch.exp((settings @ self.gain_weight + self.gain_bias).clamp(-20, 20))
-        size = torch.sqrt(fitted**2 + self.gain_floor**2)
-        return size.reshape(-1, self.shape.channels, self.shape.columns)
+        return torch.sqrt(fitted**2 + self.gain_floor**2)
 
     def effects(self, window: Tensor, context: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Shapes (B, K, C, D), gain (B, C, D), log_spread (B, K, C)."""
+        """Shapes (B, K, N), gain (B, N), log_spread (B, K, C)."""
         features, settings = self.inputs.forward(window, context, theta)
         x = self.enter(features)
         modulation = self.modulation(settings).reshape(-1, len(DILATIONS), 2, self.shape.hidden)
         for i, block in enumerate(self.blocks):
             x = block(x, modulation[:, i, 0], modulation[:, i, 1])
         x = functional.silu(x[:, 1:])
-        shapes = self.head(x).reshape(-1, self.shape.knots, self.shape.channels, self.shape.columns)
         # How far off the effects are must not bend what they are: no gradient into the trunk.
         log_spread = self.spread(x.detach()).clamp(-8, 8)
-        return shapes, self.gain(settings), log_spread
-
-    def edges(self) -> Tensor:
-        """Hard edges (C, P): 1 or 0."""
-        return (self.edge_logit > 0).float()
+        return self.head(x), self.gain(settings), log_spread
 
     def forward(
         self, window: Tensor, context: Tensor, theta: Tensor, delta: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """gap, jacobian, x0_jacobian, log_spread, edge_probability. The gap is of first order in delta."""
         shapes, gain, log_spread = self.effects(window, context, theta)
-        every = shapes * gain[:, None]
-        parameters = self.shape.parameters
-        jacobian = every[..., :parameters] * self.edges()
+        known = functional.pad(shapes * gain[:, None], (0, 1))
+        s = self.shape
+        every = known.index_select(-1, self.place).reshape(-1, s.knots, s.channels, s.columns)
+        jacobian = every[..., : s.parameters]
         gap = (jacobian * delta[:, None, None]).sum(-1)
-        return gap, jacobian, every[..., parameters:], log_spread, torch.sigmoid(self.edge_logit).T
-
-
-def sample_edges(logit: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    """Hard 0/1 edges with the gradient of the relaxed ones (straight-through Gumbel-sigmoid)."""
-    uniform = torch.rand(logit.shape, generator=generator).clamp(1e-6, 1 - 1e-6)
-    soft = torch.sigmoid((logit + torch.log(uniform) - torch.log1p(-uniform)) / temperature)
-    return (soft > 0.5).float() + soft - soft.detach()
+        return gap, jacobian, every[..., s.parameters :], log_spread, self.edge_probability.clone()
 
 
 def _limited(robot: Robot) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from gapd.typed_toml import decode_toml
 LIMITS = {
     "windows": (1, 10_000_000),
     "held_out": (1, 1_000_000),
+    "graph_windows": (8, 1_000_000),
     "hidden": (1, 1024),
     "epochs": (1, 100_000),
     "batch": (1, 65_536),
@@ -52,6 +53,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     excitation: Excitation
     windows: int = 10240
     held_out: int = 512
+    graph_windows: int = 1024  # on which the causal graph is measured
     hidden: int = 256
     epochs: int = 20
     batch: int = 64

@@ -71,7 +71,7 @@ def assess(information: Array, score: Array, prior_sd: Array, z: Array, lower: A
     root = np.sqrt(factor)
     covariance = inverse * root[:, None] * root[None, :]
     sd = np.sqrt(np.diag(covariance))
-    groups = _groups(information.sum(axis=0), prior_sd)
+    groups = ambiguities(information.sum(axis=0), prior_sd)
     loose = {p for group in groups for p in group}
     status = tuple(_status(p in loose, sd[p], prior_sd[p], z[p], lower[p], upper[p], push[p]) for p in range(len(z)))
     return Uncertainty(covariance, np.sqrt(np.diag(inverse)), dof, status, groups)
@@ -99,7 +99,7 @@ def inflation(information: Array, score: Array, inverse: Array) -> tuple[Array, 
     return np.maximum(pooled, 1.0), own_dof + POOLED_DOF
 
 
-def _groups(information: Array, prior_sd: Array) -> tuple[tuple[int, ...], ...]:
+def ambiguities(information: Array, prior_sd: Array) -> tuple[tuple[int, ...], ...]:
     """Sets of parameters that share a direction the data do not identify; single ones are groups of one.
 
     In units of the prior the information has eigenvalue e along a direction of standard deviation

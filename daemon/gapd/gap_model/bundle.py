@@ -26,7 +26,7 @@ from gapd.gap_model.manifest import (
     Manifest,
     interface,
 )
-from gapd.model.robot import Robot
+from gapd.model.robot import Robot, open_robot
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -61,7 +61,7 @@ class Bundle:
     @property
     def edge_probability(self) -> NDArray[np.float64]:
         """Probability (P, C) that a parameter acts on a channel; below 0.5 its effect is exactly zero."""
-        return np.array(self.manifest.edge_probability)
+        return np.array(self.manifest.graph.probability)
 
     def outside_range(self, features: Array, context: Array) -> tuple[str, ...]:
         """Names of features (n, K+1, F) and context (n, K+1, X) outside what the network was trained on."""
@@ -75,15 +75,27 @@ class Bundle:
         return tuple(names)
 
 
-def open_bundle(robot: Robot) -> Bundle:
-    """Verify the bundle that robot.toml names and load it; InputError says what does not fit."""
+def open_active(path: Path) -> Robot:
+    """The robot of a robot.toml with what its bundle says is inactive held; all is free where there is no bundle.
+
+    ConfigError or InputError says what does not fit.
+    """
+    robot = open_robot(path)
+    if not robot.config.bundle:
+        return robot
     folder = bundle_folder(robot)
-    raw = _read(folder, MANIFEST)
-    digest, pinned = hashlib.sha256(raw).hexdigest(), robot.config.bundle_sha256
-    if pinned and digest != pinned:
-        found = f"{MANIFEST} has sha256 {digest}, but robot.toml pins {pinned}"
-        raise _refusal(folder, found, "restore the pinned bundle, or pin this one if you trust it")
-    manifest = _decode(folder, raw)
+    manifest = _decode(folder, _pinned(folder, robot))
+    return robot.holding({p.name for p in manifest.inactive})
+
+
+def open_bundle(robot: Robot) -> Bundle:
+    """Verify the bundle that robot.toml names and load it; InputError says what does not fit.
+
+    The robot is that of `open_active`.
+    """
+    folder = bundle_folder(robot)
+    raw = _pinned(folder, robot)
+    digest, manifest = hashlib.sha256(raw).hexdigest(), _decode(folder, raw)
     _refuse(folder, manifest_mismatch(manifest, robot))
     files = {name: _verified(folder, name, manifest.files[name]) for name in (NETWORK, GOLDEN, MODEL)}
     _refuse(folder, model_mismatch(files[MODEL], robot))
@@ -102,6 +114,16 @@ def bundle_folder(robot: Robot) -> Path:
     if not folder.is_dir():
         raise InputError(f"bundle {folder}: no such folder; run `gaptrain fit` or correct `bundle` in robot.toml")
     return folder
+
+
+def _pinned(folder: Path, robot: Robot) -> bytes:
+    """Bytes of the manifest, which is the one that robot.toml pins, if it pins one."""
+    raw = _read(folder, MANIFEST)
+    digest, pinned = hashlib.sha256(raw).hexdigest(), robot.config.bundle_sha256
+    if pinned and digest != pinned:
+        found = f"{MANIFEST} has sha256 {digest}, but robot.toml pins {pinned}"
+        raise _refusal(folder, found, "restore the pinned bundle, or pin this one if you trust it")
+    return raw
 
 
 def _refusal(folder: Path, found: str, remedy: str) -> InputError:

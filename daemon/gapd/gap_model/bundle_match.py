@@ -91,11 +91,11 @@ def _shown(value: object) -> str:
 def _number_faults(manifest: Manifest, robot: Robot) -> Iterator[str]:
     """Numbers of the manifest that no export writes."""
     wanted = (len(robot.parameters), len(robot.layout.channels))
-    rows = [len(row) for row in manifest.edge_probability]
+    rows = [len(row) for row in manifest.graph.probability]
     if rows != [wanted[1]] * wanted[0]:
-        yield f"edge_probability has rows of {rows}, the robot has {wanted[0]} parameters and {wanted[1]} channels"
-    elif not all(0 <= p <= 1 for row in manifest.edge_probability for p in row):
-        yield "edge_probability is not within 0 .. 1"
+        yield f"graph.probability has rows of {rows}, the robot has {wanted[0]} parameters and {wanted[1]} channels"
+    elif not all(0 <= p <= 1 for row in manifest.graph.probability for p in row):
+        yield "graph.probability is not within 0 .. 1"
     for known in manifest.ranges:
         if not _is_range(known):
             yield f"range of {known.name} is {known.min} .. {known.max}"

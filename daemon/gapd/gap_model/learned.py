@@ -22,7 +22,6 @@ class Learned:
     def __init__(self, bundle: Bundle, robot: Robot) -> None:
         """Use a bundle that `open_bundle` verified for this robot."""
         self.bundle = bundle
-        self.edge_probability: Array = bundle.edge_probability  # (P, C)
         self._substeps = robot.layout.substeps
 
     def linearise(self, point: Point) -> Linearisation:

@@ -54,11 +54,20 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GraphFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The causal graph, measured on the training's motions. Rows are parameters, columns channels."""
+    """The causal graph of the parameters with an edge, measured on the training's motions. Columns are channels."""
 
     probability: tuple[tuple[float, ...], ...]  # (P, C) that one prior standard deviation does more than an edge has to
     effect: tuple[tuple[float, ...], ...]  # (P, C) rms of what it does, in noise standard deviations
-    tested: tuple[bool, ...]  # (P,) whether the parameter does anything at all in these motions
+
+
+class InactiveFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A parameter that the graph gives no edge: every fit holds it at its nominal, in `unit`."""
+
+    name: str
+    unit: str
+    nominal: float
+    effect: float  # largest over the channels, in noise standard deviations
+    tested: bool  # whether it does anything at all in the training's motions
 
 
 class ChannelQuality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,6 +113,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timing: TimingFacts
     ranges: tuple[Range, ...]  # F features of the replayed windows, then X context values
     graph: GraphFacts
+    inactive: tuple[InactiveFacts, ...]  # among `frozen` too
     held_out_error: dict[str, float]  # ||J_hat - J|| / ||J|| by kind of parameter
     spread_coverage: float  # share of held-out errors of J·delta within the 90 % interval of log_spread
     channel_quality: tuple[ChannelQuality, ...]

@@ -17,7 +17,7 @@ import zmq
 
 from gapd.config import Config
 from gapd.errors import InputError
-from gapd.gap_model.bundle import open_bundle
+from gapd.gap_model.bundle import open_active, open_bundle
 from gapd.gap_model.learned import Learned
 from gapd.link.hostlink import HostLink
 from gapd.link.outbox import Outbox
@@ -40,7 +40,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 def run_daemon(config: Path, recordings: Path | None = None) -> None:
     """Run until SIGTERM or SIGINT; what cannot work is refused before it is ready."""
     log = open_log()
-    robot = open_robot(config)
+    robot = open_active(config)
     learned = Learned(open_bundle(robot), robot) if robot.config.bundle else None
     stopped = _until_stopped()
     with _edges(robot, log, recordings) as edges:

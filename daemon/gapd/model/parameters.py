@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -111,6 +111,7 @@ class ParameterSet:
         doubled = [name for name, count in Counter(p.name for p in parameters).items() if count > 1]
         if doubled:
             raise ConfigError(f"parameter {min(doubled)} is defined twice; keep one")
+        self.every = tuple(parameters)
         self.free = tuple(p for p in parameters if not p.frozen)
         self.frozen = tuple(p for p in parameters if p.frozen)
         if not self.free:
@@ -132,6 +133,10 @@ class ParameterSet:
     def from_toml(cls, path: Path) -> ParameterSet:
         """Read parameters.toml; raise ConfigError that names the file and the key."""
         return cls(decode_toml(path, _File).parameter)
+
+    def holding(self, names: Collection[str]) -> ParameterSet:
+        """The same parameters with those of these names frozen too."""
+        return ParameterSet([msgspec.structs.replace(p, frozen=p.frozen or p.name in names) for p in self.every])
 
     def __len__(self) -> int:
         """Return P, the number of free parameters."""

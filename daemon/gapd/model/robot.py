@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,10 @@ class Robot:
     def context_nominal(self) -> NDArray[np.float64]:
         """Context values (X,) where no frame says otherwise."""
         return np.array([c.nominal for c in self.config.context], float)
+
+    def holding(self, names: Collection[str]) -> Robot:
+        """The same robot with the parameters of these names frozen at their nominal."""
+        return assemble(self.config, self.model, self.parameters.holding(names)) if names else self
 
     @property
     def uncommanded(self) -> tuple[str, ...]:

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 
 from gapd.errors import ConfigError, printable
+from gapd.gap_model.bundle import open_active
 from gapd.keys import read_public
 from gapd.model.parameters import ParameterSet
-from gapd.model.robot import Robot, open_robot
+from gapd.model.robot import Robot
 from gaptrain.host import jobs
 from gaptrain.host.database import open_existing, open_state, read_state, transaction, using
 from gaptrain.host.registry import Definitions, Enrolled, all_robots, the_robot
@@ -35,7 +36,7 @@ def enrol(state: Path, name: str, config: Path, key_file: Path) -> Enrolled:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"robot {name!r}: use 1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit")
     key = read_public(key_file).decode()
-    robot = open_robot(config)
+    robot = open_active(config)
     space = robot.parameters
     if len(space) > MOST_PARAMETERS:
         raise ConfigError(f"{config}: {len(space)} free parameters, a message holds {MOST_PARAMETERS}; freeze some")

@@ -11,9 +11,10 @@ import numpy as np
 
 from gapd.errors import GapdError
 from gapd.fit.cycle import prepare
+from gapd.gap_model.bundle import open_active
 from gapd.measured.evidence import unpack
 from gapd.measured.windows import Frames
-from gapd.model.robot import Robot, open_robot
+from gapd.model.robot import Robot
 from gaptrain.host import jobs
 from gaptrain.host.database import HostError, open_existing, transaction, using
 from gaptrain.host.engines import ENGINES, Engine, Refit
@@ -76,7 +77,7 @@ def _job(database: sqlite3.Connection, robot: Enrolled, number: int | None) -> j
 def _refit(
     database: sqlite3.Connection, state: Path, enrolled: Enrolled, job: jobs.Job, engine: Engine, threads: int
 ) -> Refit:
-    robot = open_robot(enrolled.config)
+    robot = open_active(enrolled.config)
     if robot.parameters.fingerprint != enrolled.fingerprint:
         raise HostError(
             f"{enrolled.config}: its parameters are not those that {enrolled.name} is enrolled with; run "
