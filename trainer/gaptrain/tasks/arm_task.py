@@ -12,6 +12,7 @@ import numpy as np
 from mujoco import batch
 from numpy.typing import NDArray
 
+from gapd.model.parameters import ParameterSet
 from gaptrain.tasks.kinematics import Arm
 from gaptrain.tasks.simulator import Flags, Rollouts
 from gaptrain.tasks.task_parameters import TaskParameters
@@ -53,11 +54,11 @@ class ArmTask(abc.ABC):
     objects: tuple[tuple[int, ...], ...]
     real: ClassVar[dict[str, float]]  # values of the robot that differ from nominal, hidden from methods
 
-    def __init__(self, folder: Path, threads: int = 2) -> None:
-        """Open models/NAME; ConfigError where parameters.toml does not fit."""
+    def __init__(self, folder: Path, threads: int = 2, space: ParameterSet | None = None) -> None:
+        """Open models/NAME with the parameters given, else those of parameters.toml; ConfigError if they do not fit."""
         mujoco.set_mju_user_warning(_quiet)
         self.model = mujoco.MjModel.from_xml_path(str(folder / "model.xml"))
-        self.parameters = TaskParameters(self.model, folder / "parameters.toml", OWN)
+        self.parameters = TaskParameters(self.model, space or ParameterSet.from_toml(folder / "parameters.toml"), OWN)
         self.space = self.parameters.space
         self.arm = Arm(self.model)
         self._threads = threads

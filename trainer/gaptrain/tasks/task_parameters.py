@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import mujoco
 import numpy as np
 from mujoco import batch
@@ -11,7 +9,7 @@ from numpy.typing import NDArray
 
 from gapd.errors import ConfigError, nearest
 from gapd.model.binding import Binding
-from gapd.model.parameters import ParameterSet
+from gapd.model.parameters import Parameter, ParameterSet
 
 Array = NDArray[np.float64]
 # A target `field = "task.camera_x"` is no field of MjModel: the task reads the value by that name.
@@ -20,20 +18,21 @@ NO_CONTEXT = np.empty(0)
 
 
 class TaskParameters:
-    """parameters.toml of a task resolved against its model and the names of the task's own parameters."""
+    """Parameters of a task resolved against its model and the names of the task's own parameters."""
 
-    def __init__(self, model: mujoco.MjModel, path: Path, own: tuple[str, ...]) -> None:
-        """Read the file; ConfigError for what neither the model nor the task has."""
-        self.space = ParameterSet.from_toml(path)
-        fields = [[t.field for t in p.targets] for p in self.space.free]
-        mine = [all(f.startswith(PREFIX) for f in names) for names in fields]
-        self._columns = np.flatnonzero(~np.array(mine))
+    def __init__(self, model: mujoco.MjModel, space: ParameterSet, own: tuple[str, ...]) -> None:
+        """ConfigError for what neither the model nor the task has."""
+        self.space = space
+        mine = np.array([_is_own(p) for p in space.free])
+        self._columns = np.flatnonzero(~mine)
         self._own = {name: [] for name in own}  # type: dict[str, list[int]]
         for column in np.flatnonzero(mine):
-            for target in self.space.free[column].targets:
+            for target in space.free[column].targets:
                 self._claim(target.field.removeprefix(PREFIX), int(column))
-        in_model = ParameterSet([self.space.free[i] for i in self._columns] + list(self.space.frozen))
-        self._binding = Binding(model, in_model, ())
+        held = [p for p in space.frozen if _is_own(p)]
+        self._held = {t.field.removeprefix(PREFIX): p.nominal for p in held for t in p.targets}
+        in_model = [space.free[i] for i in self._columns] + [p for p in space.frozen if p not in held]
+        self._binding = Binding(model, ParameterSet(in_model), ())
 
     def _claim(self, name: str, column: int) -> None:
         if name not in self._own:
@@ -45,7 +44,9 @@ class TaskParameters:
     def own(self, name: str, physical: Array, default: float) -> Array:
         """Values (n,) of one of the task's own parameters from physical (n, P)."""
         columns = self._own[name]
-        return np.asarray(physical[:, columns[0]] if columns else np.full(len(physical), default))
+        if columns:
+            return np.asarray(physical[:, columns[0]])
+        return np.full(len(physical), self._held.get(name, default))
 
     def write(self, sims: batch.Batch, physical: Array) -> None:
         """Write physical (n, P) into the models of n simulations."""
@@ -56,3 +57,7 @@ class TaskParameters:
             field[:, cells.flat] = self._binding.values(cells, values, context)
         if self._binding.needs_set_const:
             sims.set_const()
+
+
+def _is_own(parameter: Parameter) -> bool:
+    return all(t.field.startswith(PREFIX) for t in parameter.targets)
