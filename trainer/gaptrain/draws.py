@@ -47,15 +47,16 @@ def take(point: Point, rows: slice | NDArray[np.intp]) -> Point:
 
 
 def draw_windows(
-    robot: Robot, training: Training, rng: np.random.Generator, count: int, threads: int = 2
+    robot: Robot, training: Training, rng: np.random.Generator, count: int, threads: int = 2, known: Array | None = None
 ) -> tuple[Windows, Array]:
     """Windows as a robot with random parameters would record them, and those parameters z (windows, P).
 
-    There are `count` windows less those of motions that diverged; ConfigError if all did.
+    All have the physical values `known` (P,) instead, if given. There are `count` windows less those of motions that
+    diverged; ConfigError if all did.
     """
     layout, space = robot.layout, robot.parameters
     motions = -(-count // WINDOWS_PER_MOTION)
-    physical = space.draw(rng, motions)
+    physical = space.draw(rng, motions) if known is None else np.tile(known, (motions, 1))
     context = draw_context(robot, rng, motions)
     warm_up = round(WARM_UP_S / layout.step_s)
     # The windows lie back to back; the step after them is the last one's final knot.

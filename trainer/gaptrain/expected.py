@@ -1,35 +1,31 @@
-"""What windows of the training's motions would tell about each parameter, by exact derivatives."""
+"""What windows of the training's motions tell about each parameter of the nominal robot, by exact derivatives."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gapd.fit.estimator import PRIOR_SHARE
-from gapd.fit.gauss_newton import normal_equations
+from gapd.fit.estimator import Problem, start
 from gapd.fit.uncertainty import ambiguities
-from gapd.gap.jacobian import Linearisation
+from gapd.gap.replay import Replay
 from gapd.gap_model.manifest import Expected
-from gapd.model.parameters import ParameterSet
-
-Array = NDArray[np.float64]
+from gapd.model.robot import Robot
+from gaptrain.draws import draw_windows
+from gaptrain.settings import Training
 
 # As many as a fit uses by default.
 WINDOWS = 32
+# The random numbers of these windows: others than those of the shards and of the graph.
+STREAM = 3
 
 
-def expected(space: ParameterSet, derivatives: Array, x0_sd: Array) -> Expected:
-    """Expected knowledge from the first windows of derivatives (n, K, C, D), each of other parameters.
-
-    x0_sd (2 nv,) is the standard deviation of the measured initial states.
-    """
-    derivatives, p = derivatives[:WINDOWS], len(space)
-    n, knots, channels, _ = derivatives.shape
-    linear = Linearisation(derivatives[..., :p], derivatives[..., p:])
-    none = np.zeros((n, len(x0_sd)))
-    normal = normal_equations(np.zeros((n, knots, channels)), linear, np.ones(channels), none, none + x0_sd)
-    information = normal.information.sum(axis=0)
-    prior_sd = PRIOR_SHARE * (space.z_max - space.z_min)
-    sd = np.sqrt(np.diag(np.linalg.inv(information + np.diag(1.0 / prior_sd**2))))
-    groups = (tuple(space.names[member] for member in group) for group in ambiguities(information, prior_sd))
-    return Expected(n, tuple(prior_sd.tolist()), tuple(sd.tolist()), tuple(groups))
+def expected(robot: Robot, training: Training, threads: int = 2) -> Expected:
+    """Knowledge after WINDOWS windows, all of the nominal robot: what cannot be told apart depends on the values."""
+    rng, space = np.random.default_rng([training.seed, STREAM]), robot.parameters
+    windows, _ = draw_windows(robot, training, rng, WINDOWS, threads, space.nominal)
+    problem = Problem.of(Replay(robot, threads), windows, space.z_nominal)
+    state = start(problem, space.z_nominal)
+    normal = problem.normal(state, problem.exact.linearise(problem.point(state)))
+    sd = np.sqrt(np.diag(np.linalg.inv(problem.totals(state, normal)[0])))
+    groups = ambiguities(normal.information.sum(axis=0), problem.prior_sd)
+    named = tuple(tuple(space.names[member] for member in group) for group in groups)
+    return Expected(len(windows), tuple(problem.prior_sd.tolist()), tuple(sd.tolist()), named)

@@ -23,7 +23,7 @@ from gapd.model.robot import Robot, open_robot
 from gaptrain.dataset import data_folder, generate, shard_paths
 from gaptrain.diagnostics import lines, measure
 from gaptrain.draws import draw_windows
-from gaptrain.expected import WINDOWS, expected
+from gaptrain.expected import expected
 from gaptrain.export import MAX_ONNX_BYTES, Exported, Facts, export, to_onnx
 from gaptrain.model import GapModel, Shape, pairs
 from gaptrain.pruning import Pruned, prune
@@ -168,10 +168,9 @@ def export_checkpoint(pruned: Pruned, path: Path) -> Exported:
     quality = measure(network, held_out, robot.parameters.names, spread, Learning.delta_share)
     for line in lines(quality):
         echo(line)
-    first = held_out.dense(slice(WINDOWS), len(spread)).double().numpy()
     facts = Facts(
         provenance, saved.feature_min.numpy(), saved.feature_max.numpy(), quality,
-        expected(robot.parameters, first, spread[len(robot.parameters) :].double().numpy()), saved.trainer.loss,
+        expected(robot, training, torch.get_num_threads()), saved.trainer.loss,
     )  # fmt: skip
     done = export(pruned, model, network, facts, inputs)
     echo(f"{done.folder}: {done.onnx_bytes} bytes, parity with torch {done.parity:.1e}, sha256 {done.sha256}")
