@@ -54,7 +54,8 @@ Single = NDArray[np.float32]
 OPSET = 18
 PARITY_TOLERANCE = 1e-4
 GOLDEN_WINDOWS = 2
-MAX_ONNX_BYTES = 6_000_000
+# Of a network for up to so many parameters; a larger one may be larger in proportion.
+MAX_ONNX_BYTES, PER_PARAMETERS = 6_000_000, 64
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,9 @@ class Network:
 def export(pruned: Pruned, model: GapModel, network: Network, facts: Facts, inputs: Sequence[Tensor]) -> Exported:
     """Write the bundle folder that robot.toml names, and pin it there. `inputs`: held-out examples of all four."""
     robot = pruned.robot
-    if len(network.raw) > MAX_ONNX_BYTES:
-        raise InputError(f"{NETWORK}: {len(network.raw)} bytes, at most {MAX_ONNX_BYTES}; lower `hidden` in train.toml")
+    most = largest_network(len(robot.parameters))
+    if len(network.raw) > most:
+        raise InputError(f"{NETWORK}: {len(network.raw)} bytes, at most {most}; lower `hidden` in train.toml")
     require_writable(robot)
     parity = compare(network, model, inputs)
     if not parity <= PARITY_TOLERANCE:
@@ -108,6 +110,11 @@ def export(pruned: Pruned, model: GapModel, network: Network, facts: Facts, inpu
     sha256 = hashlib.sha256(files[MANIFEST]).hexdigest()
     pin(Path(robot.config.folder) / "robot.toml", sha256)
     return Exported(network.folder, len(network.raw), parity, sha256)
+
+
+def largest_network(parameters: int) -> int:
+    """Bytes that a network for so many parameters may have."""
+    return round(MAX_ONNX_BYTES * max(1.0, parameters / PER_PARAMETERS))
 
 
 def bundled_model(robot: Robot) -> bytes:

@@ -24,7 +24,7 @@ from gaptrain.dataset import data_folder, generate, shard_paths
 from gaptrain.diagnostics import lines, measure
 from gaptrain.draws import draw_windows
 from gaptrain.expected import expected
-from gaptrain.export import MAX_ONNX_BYTES, Exported, Facts, export, to_onnx
+from gaptrain.export import Exported, Facts, export, largest_network, to_onnx
 from gaptrain.model import GapModel, Shape, pairs
 from gaptrain.pruning import Pruned, prune
 from gaptrain.settings import Training, check_training, load_training
@@ -85,10 +85,10 @@ def _require_fitting_size(pruned: Pruned, training: Training) -> None:
     """Raise ConfigError if the bundle would refuse the network after all the work."""
     model = GapModel(Shape.of(pruned.robot, training.hidden), pruned.graph.probability)
     size = sum(t.nbytes for t in model.state_dict().values())
-    if size > MAX_ONNX_BYTES:
+    most = largest_network(len(pruned.robot.parameters))
+    if size > most:
         raise ConfigError(
-            f"train.toml: hidden = {training.hidden}: the network would have {size} bytes, at most {MAX_ONNX_BYTES}; "
-            "lower hidden"
+            f"train.toml: hidden = {training.hidden}: the network would have {size} bytes, at most {most}; lower hidden"
         )
 
 
