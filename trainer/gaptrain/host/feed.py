@@ -15,7 +15,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.fit.corrected_model import lost_field
+from gapd.fit.mjcf_text import corrected_mjcf
 from gapd.model.binding import Binding
 from gapd.model.parameters import ParameterSet
 from gaptrain.host.database import HostError, read_state, transaction
@@ -119,7 +119,8 @@ class ParameterFeed:
         snapshot = self._newest()
         if self._written.get(model) == snapshot.state:
             return False
-        self._write(model, snapshot)
+        context = np.array([*snapshot.context.values()], float)
+        self._binding(model, snapshot).write(model, snapshot.physical, context)
         self._written[model] = snapshot.state
         return True
 
@@ -142,17 +143,14 @@ class ParameterFeed:
         return np.clip(space.to_physical(np.clip(z, space.z_min, space.z_max)), space.min, space.max)
 
     def mjcf(self, path: Path) -> str:
-        """The MJCF at `path` with the newest values written into it; HostError for values that MJCF cannot hold."""
+        """The MJCF at `path` with the newest values written into it; HostError for values that MJCF cannot hold.
+
+        Files of meshes and textures are named by their full path, so that the text can be compiled from anywhere.
+        """
         snapshot = self._newest()
-        spec = mujoco.MjSpec.from_file(str(path))
-        model = spec.compile()
-        binding = self._write(model, snapshot)
-        spec.copy_back(model)
-        text = str(spec.to_xml())
-        written = mujoco.MjSpec.from_string(text).compile()
-        lost = lost_field(binding, model, written)
-        if lost:
-            raise HostError(f"{path}: {lost} does not survive in MJCF; use ParameterFeed.apply on the model")
+        text, fault = corrected_mjcf(path, snapshot.space, snapshot.physical, snapshot.context)
+        if fault:
+            raise HostError(f"{path}: {fault}; use ParameterFeed.apply on the model")
         return text
 
     def to_sysid_yaml(self, path: Path) -> None:
@@ -163,12 +161,6 @@ class ParameterFeed:
         rows = zip(space.names, snapshot.physical, space.min, space.max, strict=True)
         parameters = {name: sysid.Parameter(name, *map(float, numbers)) for name, *numbers in rows}
         sysid.ParameterDict(parameters).save_to_disk(path)
-
-    def _write(self, model: mujoco.MjModel, snapshot: _Snapshot) -> Binding:
-        """Write a reading into a model, with context at its nominal."""
-        binding = self._binding(model, snapshot)
-        binding.write(model, snapshot.physical, np.array(list(snapshot.context.values()), float))
-        return binding
 
     def _binding(self, model: mujoco.MjModel, snapshot: _Snapshot) -> Binding:
         known = self._bindings.get(model)
