@@ -52,10 +52,12 @@ def test_derivatives_predict_what_a_replay_does(robot: Robot, training: Training
 
 def test_a_shard_survives_its_half_precision(robot: Robot, training: Training, tmp_path: Path) -> None:
     made = dataset.make_shard(Replay(robot), training, "train", 0)
-    shards.write_shard(tmp_path / "shard.npz", made)
-    read = shards.read_shard(tmp_path / "shard.npz")
+    path = tmp_path / dataset.data_folder(robot, training).name / "train-0000.npz"
+    path.parent.mkdir()
+    shards.write_shard(path, made)
+    read = shards.read_shard(path)
     assert len(read) == len(made) == 16
-    for name in ("features", "context", "z", "dropped"):
+    for name in ("features", "context", "z", "dropped", "data"):
         np.testing.assert_array_equal(getattr(read, name), getattr(made, name))
     for name in ("jacobian", "x0_jacobian"):
         wanted, found = getattr(made, name), getattr(read, name)
@@ -110,7 +112,8 @@ def test_a_damaged_shard_is_said_and_made_again(
 
 
 def test_a_shard_of_other_sizes_or_with_nan_is_made_again(robot: Robot, training: Training, tmp_path: Path) -> None:
-    path = tmp_path / "train-0000.npz"
+    path = tmp_path / dataset.data_folder(robot, training).name / "train-0000.npz"
+    path.parent.mkdir()
     made = dataset.make_shard(Replay(robot), training, "train", 0)
     for other, said in (
         (replace(made, dropped=1), "it is of other sizes"),
@@ -120,6 +123,23 @@ def test_a_shard_of_other_sizes_or_with_nan_is_made_again(robot: Robot, training
     ):
         shards.write_shard(path, other)
         assert shards.damage(path, robot, 16) == said
+
+
+def test_held_out_windows_are_not_trained_on_under_another_name(
+    robot: Robot, training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = dataset.generate(robot, training)
+    held_out, train = folder / "held_out-0000.npz", folder / "train-0001.npz"
+    own = train.read_bytes()
+    shutil.copyfile(held_out, train)
+    wrong = f"it holds the windows of {folder.name}/held_out-0000, not of {folder.name}/train-0001"
+    with pytest.raises(InputError) as caught:
+        shards.read_shard(train)
+    assert str(caught.value) == f"{train}: {wrong}; run `gaptrain fit` to make it again"
+    capsys.readouterr()
+    dataset.generate(robot, training)
+    assert f"{train}: damaged ({wrong}); made again\n" in capsys.readouterr().out
+    assert train.read_bytes() == own
 
 
 def test_a_shard_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -116,3 +116,43 @@ def test_other_motions_mean_other_data_and_more_of_them_do_not(folder_of: Callab
     more = Training(TRAINING.excitation, windows=20480, epochs=99)
     assert folder_of(training=wider) != folder_of()
     assert folder_of(training=more) == folder_of()
+
+
+def parameters(*targets: tuple[str, int], factor: str = "") -> str:
+    """Three parameters of the arm, of equal bounds in each set."""
+    return "".join(
+        f"""[[parameter]]
+        name = "p{number}"
+        nominal = 0.05
+        min = 0.02
+        max = 0.08
+        targets = [{{ field = "{field}", element = "arm", index = {index}{factor} }}]
+        """
+        for number, (field, index) in enumerate(targets)
+    )
+
+
+def test_parameters_that_write_the_same_cells_in_another_way_mean_other_data(folder_of: Callable[..., Path]) -> None:
+    """Bounds, cells, owners and factors are the same in most of them."""
+    here = FILES["parameters.toml"]
+    sets = (
+        parameters(("body_inertia", 0), ("body_inertia", 1), ("body_inertia", 2)),
+        parameters(("body_inertia", 1), ("body_inertia", 0), ("body_inertia", 2)),
+        parameters(("inertia.spread", 0), ("inertia.spread", 1), ("inertia.spread", 2)),
+        parameters(("inertia.spread", 1), ("inertia.spread", 0), ("inertia.spread", 2)),
+        parameters(("inertia.spread", 0), ("inertia.spread", 1), ("inertia.spread", 2), factor=", factor = [1.1]"),
+        parameters(("body_ipos", 0), ("body_ipos", 1), ("body_ipos", 2)),
+        parameters(("inertia.com", 0), ("inertia.com", 1), ("inertia.com", 2)),
+        parameters(("body_mass", 0)),
+        parameters(("inertia.mass", 0)),
+    )
+    folders = [folder_of("parameters.toml", here, text) for text in sets]
+    assert len(set(folders)) == len(sets)
+
+
+def test_one_number_of_the_same_body_given_or_frozen_means_other_data(folder_of: Callable[..., Path]) -> None:
+    """The spread that no parameter gives stands in no cell by itself, but all three moments depend on it."""
+    here, two = FILES["parameters.toml"], parameters(("inertia.spread", 0), ("inertia.spread", 1))
+    frozen = parameters(("inertia.spread", 0), ("inertia.spread", 1), ("inertia.spread", 2)) + "frozen = true\n"
+    folders = {folder_of("parameters.toml", here, text) for text in (two, frozen, frozen.replace("0.05", "0.06"))}
+    assert len(folders) == 3

@@ -127,7 +127,7 @@ def test_a_checkpoint_of_another_training_is_said_and_not_continued(
     path.write_text(TRAIN.replace("epochs = 2", "epochs = 3"))
     train(copied)
     said = capsys.readouterr().out
-    assert "checkpoint.pt: of another train.toml, option or gaptrain; starting over" in said
+    assert "checkpoint.pt: of another model, train.toml, option or gaptrain; starting over" in said
     assert "epoch 1/3: loss" in said
 
 
@@ -162,6 +162,47 @@ def test_an_export_without_whole_held_out_windows_is_refused(copied: Path, kind:
         path.touch()
     with pytest.raises(InputError, match=r"held_out-0000\.npz: (damaged|no such file).* run `gaptrain fit` to make it"):
         fit.export_last(copied)
+
+
+def of_a_heavier_robot(copied: Path) -> Path:
+    """Data folder of the robot with another mass; all files in it, of the same sizes, are those of the first robot."""
+    model, first = copied / "model.xml", checkpoint(copied).parent
+    model.write_text(model.read_text().replace('mass="0.5"', 'mass="0.6"'))
+    training = load_training(copied / "train.toml")
+    folder = dataset.data_folder(open_robot(copied / "robot.toml"), training)
+    assert folder != first
+    return first.rename(folder)
+
+
+def test_data_and_checkpoint_copied_from_another_model_are_made_again(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = checkpoint(copied).parent.name
+    folder = of_a_heavier_robot(copied)
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    train(copied)
+    said = capsys.readouterr().out
+    for shard in ("held_out-0000", "train-0000", "train-0001"):
+        wrong = f"it holds the windows of {first}/{shard}, not of {folder.name}/{shard}"
+        assert f"{folder / shard}.npz: damaged ({wrong}); made again\n" in said
+    assert f"{folder}/checkpoint.pt: of another model, train.toml, option or gaptrain; starting over\n" in said
+    assert all((folder / name).read_bytes() != raw for name, raw in before.items())
+    capsys.readouterr()
+    train(copied)
+    assert "made again" not in capsys.readouterr().out
+
+
+def test_an_export_from_another_models_files_is_one_line_and_exit_code_1(copied: Path) -> None:
+    first = checkpoint(copied).parent.name
+    folder = of_a_heavier_robot(copied)
+    result = CliRunner().invoke(main, ["export", str(copied)])
+    wanted = f"gaptrain: {folder}/checkpoint.pt: made for other parameters, channels or model; run `gaptrain fit`\n"
+    assert (result.exit_code, result.output) == (1, wanted)
+    changed(checkpoint(copied), lambda s: s.update(data=folder.name))
+    result = CliRunner().invoke(main, ["export", str(copied)])
+    wrong = f"it holds the windows of {first}/held_out-0000, not of {folder.name}/held_out-0000"
+    wanted = f"gaptrain: {folder}/held_out-0000.npz: {wrong}; run `gaptrain fit` to make it again\n"
+    assert (result.exit_code, result.output) == (1, wanted)
 
 
 def test_a_loss_that_is_no_number_ends_training_and_keeps_the_checkpoint(

@@ -82,6 +82,7 @@ def make_shard(replay: Replay, training: Training, split: Split, index: int, thr
     return Samples(
         features.astype(single), context.astype(single), z.astype(single),
         jacobian.astype(single), x0_jacobian.astype(single), dropped=dropped,
+        data=f"{data_folder(robot, training).name}/{split}-{index:04d}",
     )  # fmt: skip
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 
 import msgspec
 import mujoco
 import numpy as np
 
+from gapd.model.binding import Cells
+from gapd.model.inertia import InertiaCells
 from gapd.model.robot import Robot
 
 # Arrays of MjModel that no motion depends on: names, files and looks.
@@ -38,12 +41,23 @@ def robot_facts(robot: Robot) -> tuple[object, ...]:
         mujoco.__version__,
         model_hash(robot.model),
         [(p.min, p.max, p.scale) for p in robot.parameters.free],
-        [(c.field, c.flat.tolist(), c.owner.tolist(), c.constant.tolist(), c.context) for c in robot.binding.cells],
+        [_written(cells) for cells in robot.binding.cells],
         [(c.nominal, c.low, c.high) for c in robot.config.context],
         (timing.knot_s, timing.knots),
         layout.noise.tolist(),
         [i.tolist() for i in indices],
     )
+
+
+def _written(cells: Cells | InertiaCells) -> list[object]:
+    """Every field of what is written and how, as plain values."""
+    found: list[object] = []
+    for field in fields(cells):
+        value = getattr(cells, field.name)
+        if isinstance(value, InertiaCells):
+            value = _written(value)
+        found.append(value.tolist() if isinstance(value, np.ndarray) else value)
+    return found
 
 
 def short_hash(*facts: object) -> str:

@@ -53,6 +53,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     version: int
     fingerprint: str  # of the training that it can be continued with
+    data: str  # hash of the data that it was trained on
     training: Training
     shape: dict[str, Any]
     windows: int
@@ -107,7 +108,7 @@ def train(pruned: Pruned, training: Training, folder: Path) -> Path:
     trainer = Trainer(robot, pruned.graph, data, training, spread_of(robot, training))
     defined_by = msgspec.json.encode((CHECKPOINT_VERSION, training, asdict(trainer.learning)))
     about = {
-        "version": CHECKPOINT_VERSION,
+        "version": CHECKPOINT_VERSION, "data": folder.name,
         "fingerprint": hashlib.sha256(defined_by).hexdigest(), "training": msgspec.to_builtins(training),
         "shape": asdict(trainer.model.shape), "windows": len(data), "dropped": data.dropped,
         "feature_min": data.window.amin((0, 1)), "feature_max": data.window.amax((0, 1)),
@@ -133,8 +134,8 @@ def _continue(trainer: Trainer, path: Path, fingerprint: str) -> None:
     except InputError as error:
         echo(f"{str(error).rpartition(';')[0]}; starting over")
         return
-    if saved.fingerprint != fingerprint:
-        echo(f"{path}: of another train.toml, option or gaptrain; starting over")
+    if saved.fingerprint != fingerprint or saved.data != path.parent.name:
+        echo(f"{path}: of another model, train.toml, option or gaptrain; starting over")
         return
     with _foreign(path):
         trainer.restore(msgspec.structs.asdict(saved.trainer))
@@ -186,7 +187,7 @@ def spread_of(robot: Robot, training: Training) -> torch.Tensor:
 def _restored(pruned: Pruned, path: Path, saved: Checkpoint) -> GapModel:
     """The network of a checkpoint; InputError if it is not for this robot."""
     robot = pruned.robot
-    if path.parent != data_folder(robot, saved.training):
+    if path.parent != data_folder(robot, saved.training) or saved.data != path.parent.name:
         raise InputError(f"{path}: made for other parameters, channels or model; run `gaptrain fit`")
     shape = Shape.of(robot, saved.training.hidden)
     if saved.shape != asdict(shape):

@@ -36,6 +36,7 @@ class Samples:
     jacobian: Single  # (n, K, C, P)
     x0_jacobian: Single  # (n, K, C, 2 nv)
     dropped: int  # windows left out because a motion or a replay diverged
+    data: str = ""  # hash of what defines them and name of the shard, as its file says: 0123456789ab/train-0000
 
     def __len__(self) -> int:
         """Return n."""
@@ -46,7 +47,7 @@ def write_shard(path: Path, samples: Samples) -> None:
     """Write a shard whole or not at all. Derivatives are kept in half precision, scaled per column."""
     arrays: dict[str, NDArray[np.generic]] = {
         "features": samples.features, "context": samples.context, "z": samples.z,
-        "dropped": np.array(samples.dropped),
+        "dropped": np.array(samples.dropped), "data": np.array(samples.data),
     }  # fmt: skip
     for name in ("jacobian", "x0_jacobian"):
         value: Single = getattr(samples, name)
@@ -61,13 +62,23 @@ def write_shard(path: Path, samples: Samples) -> None:
 
 
 def read_shard(path: Path) -> Samples:
-    """Read what `write_shard` wrote; InputError if it is not there any more or not whole."""
+    """Read what `write_shard` wrote; InputError if it is not there any more, not whole or of another data set."""
     try:
-        return _decode(path.read_bytes())
+        samples = _decode(path.read_bytes())
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; run `gaptrain fit` to make it") from None
     except _UNREADABLE as error:
         raise InputError(f"{path}: damaged ({_reason(error)}); run `gaptrain fit` to make it again") from None
+    foreign = _foreign(path, samples)
+    if foreign:
+        raise InputError(f"{path}: {foreign}; run `gaptrain fit` to make it again")
+    return samples
+
+
+def _foreign(path: Path, samples: Samples) -> str:
+    """Which other shard it is: a file may have been copied from another model, or from the held-out windows."""
+    own = f"{path.parent.name}/{path.stem}"
+    return "" if samples.data == own else f"it holds the windows of {samples.data or 'no data set'}, not of {own}"
 
 
 def _decode(raw: bytes) -> Samples:
@@ -79,7 +90,8 @@ def _decode(raw: bytes) -> Samples:
         jacobian, x0_jacobian = (
             file[name].astype(np.float32) * file[name + "_scale"] for name in ("jacobian", "x0_jacobian")
         )
-        return Samples(file["features"], file["context"], file["z"], jacobian, x0_jacobian, int(file["dropped"]))
+        arrays = (file["features"], file["context"], file["z"], jacobian, x0_jacobian)
+        return Samples(*arrays, int(file["dropped"]), str(file["data"]))
 
 
 def _reason(error: Exception) -> str:
@@ -87,11 +99,14 @@ def _reason(error: Exception) -> str:
 
 
 def damage(path: Path, robot: Robot, windows: int) -> str:
-    """What is wrong with a shard that should hold `windows` windows of the robot, or nothing."""
+    """What is wrong with a shard that should hold `windows` windows of the robot, in a folder named after its data."""
     try:
         samples = _decode(path.read_bytes())
     except _UNREADABLE as error:
         return _reason(error)
+    foreign = _foreign(path, samples)
+    if foreign:
+        return foreign
     n, layout, nv = len(samples), robot.layout, robot.model.nv
     knots, channels, p = layout.knots, len(layout.channels), len(robot.parameters)
     wanted = (

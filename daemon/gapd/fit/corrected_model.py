@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from gapd.errors import ConfigError, InputError
-from gapd.model.binding import Binding
-from gapd.model.mjcf import load_model
-from gapd.model.model_fields import values
+from gapd.fit.mjcf_text import corrected_mjcf
 from gapd.model.robot import Robot
 
 Array = NDArray[np.float64]
 
-# MuJoCo writes six digits.
-TOLERANCE = 2e-5
+REMEDY = "take it out of parameters.toml, or write it into the compiled model"
 
 
 def require_writable(robot: Robot, path: Path) -> None:
@@ -33,28 +29,18 @@ def require_writable(robot: Robot, path: Path) -> None:
 def write_model(robot: Robot, physical: Array, path: Path) -> None:
     """Write the MJCF with the values (P,) of all targets, under nominal context.
 
-    Raises InputError where a written value does not come back: not every field of MjModel has an attribute in an MJCF.
+    Raises InputError where a value does not come back: not every field of MjModel has an attribute in an MJCF.
     """
-    model = load_model(robot.config.path(robot.config.model))
-    robot.binding.write(model, physical, robot.context_nominal)
+    source = robot.config.path(robot.config.model)
+    context = dict(zip(robot.config.context_names, robot.context_nominal.tolist(), strict=True))
+    text, fault = corrected_mjcf(source, robot.parameters, physical, context, path.parent)
+    if fault:
+        raise InputError(f"model {path}: cannot be written: {fault}; {REMEDY}")
     part = path.with_name(f"{path.name}.part")
     try:
-        mujoco.mj_saveLastXML(str(part), model)
-        lost = lost_field(robot.binding, model, load_model(part))
-        if lost:
-            raise InputError(f"{lost} does not come back from the MJCF; write the corrections by hand")
+        part.write_text(text, encoding="utf-8")
         part.replace(path)
-    except (mujoco.FatalError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"model {path}: cannot be written ({reason}); write the corrections by hand") from None
+    except OSError as error:
+        raise InputError(f"model {path}: cannot be written ({error.strerror}); mend it and run again") from None
     finally:
         part.unlink(missing_ok=True)
-
-
-def lost_field(binding: Binding, wanted: mujoco.MjModel, written: mujoco.MjModel) -> str:
-    """The first field of which a written value did not come back from the MJCF; empty if all did."""
-    for cells in binding.cells:
-        a, b = (values(m, cells.field).reshape(-1)[cells.flat] for m in (wanted, written))
-        if not np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * float(np.abs(a).max(initial=0.0))):
-            return cells.field
-    return ""

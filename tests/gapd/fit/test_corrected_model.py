@@ -34,29 +34,31 @@ def test_every_target_comes_back(name: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["corrected.xml"]
 
 
-def test_a_field_that_an_mjcf_cannot_hold_is_refused(make_robot: Any, tmp_path: Path) -> None:
+def test_a_value_that_an_mjcf_cannot_hold_is_refused_with_its_parameter(make_robot: Any, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     make_robot(tmp_path / "plain")
     text = (tmp_path / "plain" / "parameters.toml").read_text(encoding="utf-8")
-    offset = """
+    delay = """
 [[parameter]]
-name = "joint/j/spring_reference"
+name = "actuator/servo/delay"
 nominal = 0
-min = -1
+min = 0
 max = 1
 scale = "linear"
-targets = [{ field = "qpos_spring", element = "j" }]
+targets = [{ field = "actuator_delay", element = "servo" }]
 """
-    robot = make_robot(tmp_path, parameters=text + offset)
+    robot = make_robot(tmp_path, parameters=text + delay)
     physical = robot.parameters.nominal.copy()
     physical[-1] = 0.5
-    try:
-        write_model(robot, physical, tmp_path / "corrected.xml")
-    except InputError as error:
-        assert "qpos_spring does not come back" in str(error)  # noqa: PT017 - MuJoCo may learn to write it
-        assert not (tmp_path / "corrected.xml").exists()
-    else:
-        assert load_model(tmp_path / "corrected.xml").qpos_spring[0] == pytest.approx(0.5)
+    path = tmp_path / "corrected.xml"
+    with pytest.raises(InputError) as caught:
+        write_model(robot, physical, path)
+    told = str(caught.value)
+    assert told.startswith(
+        f"model {path}: cannot be written: parameter actuator/servo/delay = 0.5: MuJoCo refuses it ("
+    )
+    assert told.endswith("; take it out of parameters.toml, or write it into the compiled model")
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith("corrected")]
 
 
 @pytest.mark.parametrize(

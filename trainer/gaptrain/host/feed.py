@@ -15,10 +15,10 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.fit.corrected_model import lost_field
+from gapd.fit.mjcf_text import corrected_mjcf
 from gapd.model.binding import Binding
 from gapd.model.parameters import ParameterSet
-from gaptrain.host.database import HostError, read_state, transaction
+from gaptrain.host.database import HostError, read_state, reading, transaction
 from gaptrain.host.registry import Definitions, the_robot
 from gaptrain.host.values import Values
 from gaptrain.host.versions import NOMINAL, Version, newest
@@ -54,23 +54,25 @@ class ParameterFeed:
     """Reads one robot's values from the host's state folder, while the host runs or not.
 
     Everything here tells the newest values: each call and each property looks for newer ones first, which costs
-    microseconds while there are none. Two of them in a row may thus belong to two versions.
+    microseconds while there are none. Two of them in a row may thus belong to two versions. HostError where the file
+    has become unreadable: the values that were seen last stay in the models that have them.
 
     All of it may be used from any thread. `apply` writes into the model: call it from the thread that steps this model,
     between two steps; other threads may apply to their own models at the same time.
     """
 
     def __init__(self, state: Path, robot: str) -> None:
-        """Open the state for reading; HostError if there is none, or no such robot."""
-        self._robot = robot
+        """Open the state for reading; HostError if there is none, no such robot, or the file is damaged."""
+        self._robot, self._folder = robot, state
         self._database = read_state(state)
         self._lock = threading.Lock()
         self._bindings: weakref.WeakKeyDictionary[mujoco.MjModel, tuple[ParameterSet, Binding]]
         self._bindings = weakref.WeakKeyDictionary()
         self._written: weakref.WeakKeyDictionary[mujoco.MjModel, tuple[int, float]] = weakref.WeakKeyDictionary()
         try:
-            self._changes = self._data_version()
-            self._snapshot = self._read()
+            with reading(state):
+                self._changes = self._data_version()
+                self._snapshot = self._read()
         except BaseException:
             self._database.close()
             raise
@@ -119,7 +121,8 @@ class ParameterFeed:
         snapshot = self._newest()
         if self._written.get(model) == snapshot.state:
             return False
-        self._write(model, snapshot)
+        context = np.array([*snapshot.context.values()], float)
+        self._binding(model, snapshot).write(model, snapshot.physical, context)
         self._written[model] = snapshot.state
         return True
 
@@ -142,17 +145,14 @@ class ParameterFeed:
         return np.clip(space.to_physical(np.clip(z, space.z_min, space.z_max)), space.min, space.max)
 
     def mjcf(self, path: Path) -> str:
-        """The MJCF at `path` with the newest values written into it; HostError for values that MJCF cannot hold."""
+        """The MJCF at `path` with the newest values written into it; HostError for values that MJCF cannot hold.
+
+        Files of meshes and textures are named by their full path, so that the text can be compiled from anywhere.
+        """
         snapshot = self._newest()
-        spec = mujoco.MjSpec.from_file(str(path))
-        model = spec.compile()
-        binding = self._write(model, snapshot)
-        spec.copy_back(model)
-        text = str(spec.to_xml())
-        written = mujoco.MjSpec.from_string(text).compile()
-        lost = lost_field(binding, model, written)
-        if lost:
-            raise HostError(f"{path}: {lost} does not survive in MJCF; use ParameterFeed.apply on the model")
+        text, fault = corrected_mjcf(path, snapshot.space, snapshot.physical, snapshot.context)
+        if fault:
+            raise HostError(f"{path}: {fault}; use ParameterFeed.apply on the model")
         return text
 
     def to_sysid_yaml(self, path: Path) -> None:
@@ -164,12 +164,6 @@ class ParameterFeed:
         parameters = {name: sysid.Parameter(name, *map(float, numbers)) for name, *numbers in rows}
         sysid.ParameterDict(parameters).save_to_disk(path)
 
-    def _write(self, model: mujoco.MjModel, snapshot: _Snapshot) -> Binding:
-        """Write a reading into a model, with context at its nominal."""
-        binding = self._binding(model, snapshot)
-        binding.write(model, snapshot.physical, np.array(list(snapshot.context.values()), float))
-        return binding
-
     def _binding(self, model: mujoco.MjModel, snapshot: _Snapshot) -> Binding:
         known = self._bindings.get(model)
         if known is None or known[0] is not snapshot.space:
@@ -179,7 +173,7 @@ class ParameterFeed:
 
     def _newest(self) -> _Snapshot:
         """The newest reading; made again only if the state has changed since the last one."""
-        with self._lock:
+        with self._lock, reading(self._folder):
             changes = self._data_version()
             if changes != self._changes:
                 self._snapshot, self._changes = self._read(), changes
