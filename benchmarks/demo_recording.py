@@ -17,9 +17,8 @@ import numpy as np
 from gapd.fit.cycle import prepare, run
 from gapd.fit.picture import draw
 from gapd.fit.report import plain, text
-from gapd.gap_model.bundle import open_bundle
+from gapd.gap_model.bundle import open_active, open_bundle
 from gapd.gap_model.learned import Learned
-from gapd.model.robot import open_robot
 from gapd.sources.log_files import frames, write_csv
 from gaptrain.settings import load_training
 from gaptrain.simulate import record
@@ -39,7 +38,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
 
-    robot = open_robot(MODEL / "robot.toml")
+    robot = open_active(MODEL / "robot.toml")
     space = robot.parameters
     rng = np.random.default_rng(arguments.seed)
     margin = MARGIN * (space.z_max - space.z_min)
