@@ -112,7 +112,9 @@ def bundle_folder(robot: Robot) -> Path:
         raise InputError(f"robot {robot.config.robot}: bundle is not set; name the bundle folder in robot.toml")
     folder = robot.config.path(robot.config.bundle)
     if not folder.is_dir():
-        raise InputError(f"bundle {folder}: no such folder; copy it there, run `gaptrain fit`, or correct `bundle` in robot.toml")
+        raise InputError(
+            f"bundle {folder}: no such folder; copy it there, run `gaptrain fit`, or correct `bundle` in robot.toml"
+        )
     return folder
 
 
