@@ -45,6 +45,16 @@ class _Schema(msgspec.Struct):
 
 
 @dataclass(frozen=True)
+class Contents:
+    """A bundle that is whole: its files are those that the manifest lists. Whether it fits a robot is another matter."""
+
+    folder: Path
+    sha256: str  # of the manifest
+    manifest: Manifest
+    files: dict[str, bytes]
+
+
+@dataclass(frozen=True)
 class Bundle:
     """A verified bundle, ready to run."""
 
@@ -75,6 +85,13 @@ class Bundle:
         return tuple(names)
 
 
+def read_bundle(folder: Path) -> Contents:
+    """Read and verify a bundle by itself; InputError says what is damaged, missing or of another schema."""
+    raw = _read(folder, MANIFEST)
+    manifest = _decode(folder, raw)
+    return Contents(folder, hashlib.sha256(raw).hexdigest(), manifest, _files(folder, manifest))
+
+
 def open_active(path: Path) -> Robot:
     """The robot of a robot.toml with what its bundle says is inactive held; all is free where there is no bundle.
 
@@ -97,7 +114,7 @@ def open_bundle(robot: Robot) -> Bundle:
     raw = _pinned(folder, robot)
     digest, manifest = hashlib.sha256(raw).hexdigest(), _decode(folder, raw)
     _refuse(folder, manifest_mismatch(manifest, robot))
-    files = {name: _verified(folder, name, manifest.files[name]) for name in (NETWORK, GOLDEN, MODEL)}
+    files = _files(folder, manifest)
     _refuse(folder, model_mismatch(files[MODEL], robot))
     network = session(folder, files[NETWORK])
     _check_interface(folder, network, robot)
@@ -157,6 +174,10 @@ def _decode(folder: Path, raw: bytes) -> Manifest:
         listed = ", ".join(sorted(manifest.files))
         raise _refusal(folder, f"files = {listed}, expected {NETWORK}, {MODEL}, {GOLDEN}", REBUILD)
     return manifest
+
+
+def _files(folder: Path, manifest: Manifest) -> dict[str, bytes]:
+    return {name: _verified(folder, name, manifest.files[name]) for name in (NETWORK, GOLDEN, MODEL)}
 
 
 def _verified(folder: Path, name: str, expected: str) -> bytes:
