@@ -46,7 +46,7 @@ class _Schema(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Contents:
-    """A bundle that is whole: its files are those that the manifest lists. Whether it fits a robot is another matter."""
+    """A bundle that is whole: its files are those that its manifest lists. Whether it fits a robot is not said."""
 
     folder: Path
     sha256: str  # of the manifest

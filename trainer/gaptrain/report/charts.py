@@ -15,9 +15,10 @@ LOG_FROM = 8.0
 
 
 def bar(share: float, inner: float | None = None, words: str = "") -> str:
-    """A bar of a share 0 .. 1 of the cell, with a part `inner` of the cell marked in it; words for who cannot see it."""
+    """A bar of a share 0 .. 1 of the cell, a part `inner` of the cell marked in it; words for who cannot see it."""
     marked = "" if inner is None else _rect(inner, "part")
-    return f'<svg class="bar" role="img" aria-label="{words}" width="{BAR}" height="{BAR_HEIGHT}">{_rect(share, "whole")}{marked}</svg>'
+    size = f'role="img" aria-label="{words}" width="{BAR}" height="{BAR_HEIGHT}"'
+    return f'<svg class="bar" {size}>{_rect(share, "whole")}{marked}</svg>'
 
 
 def _rect(share: float, kind: str) -> str:
@@ -31,7 +32,8 @@ def coverage(share: float, nominal: float) -> str:
         f'<text x="{10 + width * tick:g}" y="42" text-anchor="middle">{tick:.0%}</text>' for tick in (0.0, 0.5, nominal)
     )
     return (
-        f'<svg class="chart" role="img" aria-label="{share:.1%} covered, {nominal:.0%} wanted" width="{width + 40}" height="48">'
+        f'<svg class="chart" role="img" aria-label="{share:.1%} covered, {nominal:.0%} wanted" '
+        f'width="{width + 40}" height="48">'
         f'<rect class="whole" x="10" y="{y}" width="{width}" height="14"/>'
         f'<rect class="part" x="10" y="{y}" width="{width * share:.1f}" height="14"/>'
         f'<path class="mark" d="M{10 + width * nominal:g} {y - 6}V{y + 20}"/>{ticks}</svg>'
@@ -60,9 +62,7 @@ def curve(loss: Sequence[float]) -> str:
     )
     count = len(loss)
     epochs = sorted({0, count - 1, *(round(k * (count - 1) / 4) for k in (1, 2, 3))})
-    bottom = "".join(
-        f'<text x="{x(e):g}" y="{HIGH - BELOW + 18}" text-anchor="middle">{e + 1}</text>' for e in epochs
-    )
+    bottom = "".join(f'<text x="{x(e):g}" y="{HIGH - BELOW + 18}" text-anchor="middle">{e + 1}</text>' for e in epochs)
     points = " ".join(f"{x(e):g},{y(v):g}" for e, v in enumerate(values))
     last = f'<circle cx="{x(count - 1):g}" cy="{y(values[-1]):g}" r="3"/>'
     return (

@@ -8,7 +8,7 @@ from gapd.fit.uncertainty import UNKNOWN_SHARE
 from gaptrain.graph import EDGE, EDGE_SIGMA
 from gaptrain.report.charts import bar
 from gaptrain.report.facts import Facts, Fate
-from gaptrain.report.markup import OPEN_ROWS, counted, folded, number, section, table, text
+from gaptrain.report.markup import OPEN_ROWS, counted, folded, given, number, section, table, text
 
 # Digits of a frozen parameter's list before it is folded.
 NAMED = 12
@@ -39,18 +39,18 @@ def _expected_rows(facts: Facts, names: list[str]) -> list[list[str]]:
     rows = []
     for p in sorted((facts.space.names.index(name) for name in names), key=lambda p: left[p]):
         parameter, best = facts.space.free[p], int(np.argmax(facts.effect[p]))
-        unit = "%" if facts.is_log[p] else text(parameter.unit)
+        unit = "%" if facts.is_log[p] else "" if parameter.unit == "1" else text(parameter.unit)
         share = f"{100 * left[p]:.3g} %"
         rows.append([
             text(parameter.name), text(facts.channels[best]), number(facts.effect[p, best]),
-            str(int((facts.probability[p] > EDGE).sum())), f"{number(parameter.nominal)} {text(parameter.unit)}",
+            str(int((facts.probability[p] > EDGE).sum())), given(parameter.nominal, parameter.unit),
             f"± {number(before[p])} {unit}", f"± {number(after[p])} {unit}", share, bar(left[p], words=share),
         ])  # fmt: skip
     return rows
 
 
 def _expected_table(facts: Facts, names: list[str]) -> str:
-    head = ["parameter", "moves most", "by σ", "edges", "nominal", "before", "after", "left", "left of the prior"]
+    head = ["parameter", "moves most", "by σ", "edges", "nominal", "before", "after", "left", ""]
     return table(head, _expected_rows(facts, names), words=2)
 
 
@@ -97,7 +97,7 @@ def _weak(facts: Facts) -> str:
 
 def _no_edge(facts: Facts) -> str:
     rows = [
-        [text(p.name), f"{number(p.nominal)} {text(p.unit)}", number(p.effect)]
+        [text(p.name), given(p.nominal, p.unit), number(p.effect)]
         for p in sorted(facts.manifest.inactive, key=lambda p: -p.effect) if p.tested
     ]  # fmt: skip
     if not rows:
@@ -112,7 +112,7 @@ def _no_edge(facts: Facts) -> str:
 
 def _not_tested(facts: Facts) -> str:
     rows = [
-        [text(p.name), f"{number(p.nominal)} {text(p.unit)}"] for p in facts.manifest.inactive if not p.tested
+        [text(p.name), given(p.nominal, p.unit)] for p in facts.manifest.inactive if not p.tested
     ]  # fmt: skip
     if not rows:
         return ""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gaptrain.graph import EDGE, EDGE_SIGMA
 from gaptrain.report.facts import Facts
 from gaptrain.report.markup import counted, folded, number, section, text
-from gaptrain.report.picture import WIDEST, Line, Node, draw, width_of
+from gaptrain.report.matrix import matrix
+from gaptrain.report.picture import DASHED, OPAQUE, WIDEST, Line, Node, draw, width_of
 
 # Parameters or channels up to which one picture is readable, grey ones among them up to which each has its own line.
 READABLE, GREY = 64, 12
@@ -45,7 +46,10 @@ def graph_section(facts: Facts) -> str:
     if whole:
         parts.append(_framed(_picture(facts, list(range(len(facts.space))), kinds, grey=True)))
     else:
-        parts += [_framed(_overview(facts, kinds)), *_families(facts, kinds)]
+        parts += [_framed(_by_family(facts, kinds)), *_families(facts, kinds), _by_owner(facts)]
+    parts.append(
+        folded("The edges as a matrix: the stronger, the more colour", f"<figure>{_matrix(facts)}</figure>", whole)
+    )
     return section("graph", "What moves what", *parts)
 
 
@@ -58,32 +62,29 @@ def _kinds(facts: Facts) -> dict[str, str]:
 def _legend(facts: Facts, kinds: dict[str, str]) -> str:
     largest = float(facts.effect.max())
     sizes = [s for s in (EDGE_SIGMA, 1.0, 10.0, 100.0, 1e3, 1e4) if s <= max(largest, 1.0)]
-    widths = "".join(
-        f'<span><svg width="34" height="12"><path class="key" d="M0 6H34" stroke-width="{width_of(s, largest):.1f}"/>'
-        f"</svg> {s:g} σ</span>"
-        for s in sizes
-    )
+    widths = "".join(_stroke(f'stroke-width="{width_of(s, largest):.1f}"', f"{s:g} σ") for s in sizes)
+    half = f'stroke-width="{WIDEST / 2}"'
     faint = "".join(
-        f'<span><svg width="34" height="12"><path class="key" d="M0 6H34" stroke-width="{WIDEST / 2}" '
-        f'stroke-opacity="{p * 0.85:.2f}"{dash}/></svg> {p:.0%}</span>'
-        for p, dash in ((1.0, ""), (0.6, ""), (0.3, ' stroke-dasharray="3 3"'))
+        _stroke(f'{half} stroke-opacity="{OPAQUE * p:.2f}"{DASHED if p <= EDGE else ""}', f"{100 * p:g} %")
+        for p in (1.0, 0.6, 0.3)
     )
-    colours = "".join(
-        f'<span class="{kind}"><svg width="12" height="12"><circle class="key" cx="6" cy="6" r="5"/></svg> '
-        f"{text(name)}</span>"
-        for name, kind in kinds.items() if kind != "k"
-    )  # fmt: skip
+    colours = [_dot(kind, text(name)) for name, kind in kinds.items() if kind != "k"]
     rest = sum(kind == "k" for kind in kinds.values())
-    if rest:
-        colours += f'<span class="k"><svg width="12" height="12"><circle class="key" cx="6" cy="6" r="5"/></svg> {rest} other families</span>'
-    grey = (
-        '<span class="grey"><svg width="12" height="12"><circle class="key" cx="6" cy="6" r="5"/></svg> '
-        "not tested, or without an edge</span>"
-    )
+    colours += [_dot("k", counted(rest, "other family").replace("familys", "families"))] if rest else []
+    colours += [_dot("grey", "without an edge, or not tested")] if facts.manifest.inactive else []
     return (
         f'<div class="legend"><div>width: effect {widths}</div><div>opacity: probability that it is an edge {faint} '
-        f"(dashed: rather not)</div><div>{colours}{grey}</div></div>"
+        f"(dashed: rather not)</div><div>{''.join(colours)}</div></div>"
     )
+
+
+def _stroke(look: str, words: str) -> str:
+    return f'<span><svg width="34" height="12"><path class="key" d="M0 6H34" {look}/></svg> {words}</span>'
+
+
+def _dot(kind: str, words: str) -> str:
+    circle = '<svg width="12" height="12"><circle class="key" cx="6" cy="6" r="5"/></svg>'
+    return f'<span class="{kind}">{circle} {words}</span>'
 
 
 def _framed(picture: str) -> str:
@@ -136,45 +137,82 @@ def _grey(facts: Facts) -> list[Node]:
             Node(f"i{i}", p.name, f"{p.name}: {words[p.tested]}", "without an edge", "grey", "corrections")
             for i, p in enumerate(inactive)
         ]
-    found = (("no edge", "without an edge"), ("not tested", "not tested by these motions"))
+    found = ((facts.count("no edge"), "without an edge"), (facts.count("not tested"), "not tested by these motions"))
     return [
-        Node(f"i{i}", f"{facts.count(fate)} {words}", words, "without an edge", "grey", "corrections")
-        for i, (fate, words) in enumerate(found) if facts.count(fate)
+        Node(f"i{i}", f"{count} {words}", words, "without an edge", "grey", "corrections")
+        for i, (count, words) in enumerate(found) if count
     ]  # fmt: skip
 
 
-def _members(facts: Facts) -> dict[str, list[int]]:
+def _matrix(facts: Facts) -> str:
+    """Parameters by family down, channels by what they belong to across."""
+    members = [p for rows in _members(facts.space.names, family).values() for p in rows]
+    columns = [int(node.key[1:]) for node in _right(facts, range(len(facts.channels)))]
+    shown = np.where(facts.probability > EDGE, facts.effect, 0.0)[np.ix_(members, columns)]
+    names, channels = [facts.space.names[p] for p in members], [facts.channels[c] for c in columns]
+    return matrix(names, channels, shown)
+
+
+def _members(names: Sequence[str], of: Callable[[str], str]) -> dict[str, list[int]]:
+    """Numbers of the names by what `of` says of each."""
     members: dict[str, list[int]] = {}
-    for p, name in enumerate(facts.space.names):
-        members.setdefault(family(name), []).append(p)
+    for i, name in enumerate(names):
+        members.setdefault(of(name), []).append(i)
     return members
 
 
-def _overview(facts: Facts, kinds: dict[str, str]) -> str:
-    """Families on the left, channels by kind on the right; a line is the strongest among its edges."""
-    columns: dict[str, list[int]] = {}
-    for c, name in enumerate(facts.channels):
-        columns.setdefault(f"*/{name.rsplit('/', 1)[-1]}" if "/" in name else name, []).append(c)
-    left, lines = [], []
-    for a, (name, rows) in enumerate(_members(facts).items()):
-        left.append(Node(f"f{a}", f"{name} ({len(rows)})", f"{name}: {counted(len(rows), 'parameter')}", name,
-                         kinds[name], f"family{a}"))  # fmt: skip
-        for b, (kind, of_kind) in enumerate(columns.items()):
-            effect, probability = (m[np.ix_(rows, of_kind)] for m in (facts.effect, facts.probability))
-            edges = int((probability > EDGE).sum())
-            title = f"{name} → {kind}: {counted(edges, 'edge')} of {probability.size}, strongest {number(effect.max())} σ"
-            lines.append(Line(a, b, float(effect.max()), float(probability.max()), title))
-    right = [
-        Node(f"g{b}", f"{kind} ({len(of_kind)})", f"{kind}: {counted(len(of_kind), 'channel')}", kind)
-        for b, (kind, of_kind) in enumerate(columns.items())
+def _channel_kind(name: str) -> str:
+    return f"*/{name.rsplit('/', 1)[-1]}" if "/" in name else name
+
+
+def _by_family(facts: Facts, kinds: dict[str, str]) -> str:
+    """Families on the left, each a link to its own picture; channels by kind on the right."""
+    rows, columns = _members(facts.space.names, family), _members(facts.channels, _channel_kind)
+    left = [
+        Node(
+            f"f{a}", f"{name} ({len(of)})", f"{name}: {counted(len(of), 'parameter')}", name, kinds[name], f"family{a}"
+        )
+        for a, (name, of) in enumerate(rows.items())
     ]
-    return draw([*left, *_grey(facts)], right, lines, float(facts.effect.max()), "causal graph by families")
+    return _overview(facts, [*left, *_grey(facts)], rows, columns, "causal graph by families")
+
+
+def _by_owner(facts: Facts) -> str:
+    """What parameters belong to on the left, what channels belong to on the right; nothing where that says no more."""
+    rows, columns = _members(facts.space.names, owner), _members(facts.channels, owner)
+    if len(columns) < 2 or max(len(rows), len(columns)) > 2 * READABLE:
+        return ""
+    left = [
+        Node(f"o{a}", f"{name} ({len(of)})", f"{name}: {', '.join(facts.space.names[p] for p in of)}", name)
+        for a, (name, of) in enumerate(rows.items())
+    ]
+    return folded("By object", _framed(_overview(facts, left, rows, columns, "causal graph by objects")))
+
+
+def _overview(
+    facts: Facts, left: list[Node], rows: dict[str, list[int]], columns: dict[str, list[int]], label: str
+) -> str:
+    """Groups of parameters and of channels; a line is the strongest among the edges between two groups."""
+    lines = []
+    for a, (name, members) in enumerate(rows.items()):
+        for b, (end, of_end) in enumerate(columns.items()):
+            probability = facts.probability[np.ix_(members, of_end)]
+            effect = facts.effect[np.ix_(members, of_end)]
+            best, edges = int(np.argmax(effect * (probability > EDGE))), int((probability > EDGE).sum())
+            strongest, certain = float(effect.flat[best]), float(probability.flat[best])
+            title = f"{name} → {end}: {counted(edges, 'edge')} of {effect.size}, strongest {number(strongest)} σ"
+            lines.append(Line(a, b, strongest, certain, title))
+    right = [
+        Node(f"g{b}", f"{end} ({len(of_end)})", f"{end}: {counted(len(of_end), 'channel')}", end)
+        for b, (end, of_end) in enumerate(columns.items())
+    ]
+    return draw(left, right, lines, float(facts.effect.max()), label)
 
 
 def _families(facts: Facts, kinds: dict[str, str]) -> list[str]:
     """A folded picture of each family."""
     parts = []
-    for a, (name, rows) in enumerate(_members(facts).items()):
+    for a, (name, rows) in enumerate(_members(facts.space.names, family).items()):
         best = max(rows, key=lambda p: float(facts.effect[p].max()))
         summary = f"{text(name)}: {counted(len(rows), 'parameter')}, strongest {text(_title(facts, best))}"
         chunks = [rows[i : i + READABLE] for i in range(0, len(rows), READABLE)]

@@ -28,6 +28,11 @@ def number(value: float) -> str:
     return f"{round(value, 2 - math.floor(math.log10(abs(value)))):.{digits}f}".replace("-", "−")
 
 
+def given(value: float, unit: str) -> str:
+    """A number that somebody wrote, with the digits that it was given, and its unit if it has one."""
+    return f"{value:.6g} {'' if unit == '1' else text(unit)}".replace("-", "−", 1).rstrip()
+
+
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 

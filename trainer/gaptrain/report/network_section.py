@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gaptrain.report.charts import bar, coverage, curve
 from gaptrain.report.facts import Facts
-from gaptrain.report.markup import counted, number, section, table, text
+from gaptrain.report.markup import counted, given, number, section, table, text
 
 # What the intervals of the network state.
 NOMINAL_COVERAGE = 0.9
@@ -19,7 +19,7 @@ def channels_section(facts: Facts) -> str:
         share = quality.missed / quality.effect if quality.effect > 0 else 0.0
         words = f"{100 * share:.3g} %"
         drawn = bar(quality.effect / largest, quality.missed / largest, f"{words} of the effect is missed")
-        noise = f"{number(channel.noise)} {text(channel.unit)}"
+        noise = given(channel.noise, channel.unit)
         rows.append([text(quality.name), noise, number(quality.effect), number(quality.missed), words, drawn])
     said = (
         "<p>The rms over held-out windows of what a step of all parameters does to a channel, and of the part that the "
@@ -40,7 +40,7 @@ def _errors(facts: Facts) -> str:
         [text(kind), f"{100 * error:.3g} %", bar(error, words=f"{100 * error:.3g} %")]
         for kind, error in sorted(facts.manifest.held_out_error.items(), key=lambda item: -item[1])
     ]
-    said = "<p>‖Ĵ − J‖ / ‖J‖ on held-out windows, the mean over the parameters of a kind. 100 % is as good as nothing.</p>"
+    said = "<p>‖Ĵ − J‖ / ‖J‖ on held-out windows, mean over the parameters of a kind. 100 % is as good as nothing.</p>"
     return f"<h3>Error of the derivatives by kind of parameter</h3>{said}" + table(["kind", "error", ""], rows)
 
 
@@ -72,7 +72,7 @@ def provenance_section(facts: Facts) -> str:
         ["robot", text(manifest.robot)],
         ["engine", f"{text(manifest.engine)} {text(manifest.engine_version)}"],
         ["seed", str(origin.seed)],
-        ["windows", f"{origin.windows} of {timing.knots} × {number(timing.knot_s)} s{dropped}"],
+        ["windows", f"{origin.windows} of {timing.knots} × {given(timing.knot_s, 's')}{dropped}"],
         ["epochs", str(origin.epochs)],
         ["context", ", ".join(text(name) for name in manifest.context) or "none"],
         ["gapd version", text(origin.gapd_version)],

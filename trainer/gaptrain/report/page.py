@@ -69,7 +69,7 @@ def _summary(facts: Facts) -> str:
     )
     shown = "".join(f"<div><b>{count}</b> {words}</div>" for count, words in tiles if count)
     return (
-        f"<p>{counted(len(facts.fates), 'parameter')}, {counted(len(facts.channels), 'channel')}; what is expected after "
+        f"<p>{counted(len(facts.fates), 'parameter')}, {counted(len(facts.channels), 'channel')}; expected after "
         f'{counted(facts.manifest.expected.windows, "window")}:</p><div class="tiles">{shown}</div>'
     )
 

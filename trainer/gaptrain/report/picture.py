@@ -11,14 +11,16 @@ import numpy as np
 from gaptrain.graph import EDGE, EDGE_SIGMA
 from gaptrain.report.markup import text
 
-# Pixels: height of a line of text, width of a letter, space between groups, of the columns and between them.
-ROW, LETTER, GROUP_SPACE, BETWEEN, MARGIN = 17, 6.4, 7, 430, 8
+# Pixels: height of a line of text, width of a letter, space between groups and between the columns, margin.
+ROW, LETTER, GROUP_SPACE, BETWEEN, MARGIN = 18, 6.4, 8, 540, 8
 LONGEST_LABEL = 42
-THINNEST, WIDEST = 0.5, 7.0
+# Width of lines in pixels. The square of the logarithm keeps hundreds of weak lines from hiding the strong ones.
+THINNEST, WIDEST, POWER = 0.35, 6.5, 2.0
 # Lines below this probability are not drawn.
 DRAWN_FROM = 0.05
+DASHED = ' stroke-dasharray="3 3"'
 # An opaque line would hide those below it.
-OPAQUE = 0.85
+OPAQUE = 0.8
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,14 @@ class Line:
 
 
 def width_of(effect: float, largest: float) -> float:
-    """Width in pixels: linear in the logarithm from what an edge needs to the largest effect of the bundle."""
+    """Width in pixels, by the logarithm of the effect."""
+    return THINNEST + (WIDEST - THINNEST) * float(strength(effect, largest) ** POWER)
+
+
+def strength(effect: float, largest: float) -> float:
+    """0 .. 1, linear in the logarithm from what an edge needs to the largest effect of the bundle."""
     span = math.log10(max(largest / EDGE_SIGMA, 10.0))
-    share = math.log10(max(effect / EDGE_SIGMA, 1.0)) / span
-    return THINNEST + (WIDEST - THINNEST) * min(share, 1.0)
+    return min(math.log10(max(effect / EDGE_SIGMA, 1.0)) / span, 1.0)
 
 
 def draw(left: Sequence[Node], right: Sequence[Node], lines: Sequence[Line], largest: float, label: str) -> str:
@@ -61,10 +67,8 @@ def draw(left: Sequence[Node], right: Sequence[Node], lines: Sequence[Line], lar
     left_y = _spread(left_y, height)
     left_width, right_width = (MARGIN + _label_width(nodes) for nodes in (left, right))
     x0, x1 = left_width, left_width + BETWEEN
-    parts = [
-        f'<svg class="graph" role="group" aria-label="{text(label)}" viewBox="0 0 {x1 + right_width} {height}" '
-        f'width="{x1 + right_width}" height="{height}">'
-    ]
+    size = f'viewBox="0 0 {x1 + right_width} {height:g}" width="{x1 + right_width}" height="{height:g}"'
+    parts = [f'<svg class="graph" role="group" aria-label="{text(label)}" {size}>']
     for i, y in zip(order, left_y, strict=True):
         own = sorted((line for line in drawn if line.a == i), key=lambda line: line.effect)
         paths = "".join(_path(line, right[line.b], x0, y, x1, right_y[line.b], largest) for line in own)
@@ -74,7 +78,7 @@ def draw(left: Sequence[Node], right: Sequence[Node], lines: Sequence[Line], lar
 
 
 def _by_weight(left: Sequence[Node], lines: Sequence[Line]) -> list[int]:
-    """Order of the left nodes in which lines cross little: groups by where their strong lines lead, with order inside."""
+    """Order of the left nodes in which lines cross little: groups by where their strong lines lead."""
     pull: dict[str, list[tuple[float, float]]] = {}
     for line in lines:
         weight = math.log1p(line.effect / EDGE_SIGMA) ** 2 * line.probability
@@ -105,7 +109,7 @@ def _label_width(nodes: Sequence[Node]) -> int:
 
 def _path(line: Line, end: Node, x0: float, y0: float, x1: float, y1: float, largest: float) -> str:
     middle = (x0 + x1) / 2
-    dashed = ' stroke-dasharray="3 3"' if line.probability <= EDGE else ""
+    dashed = DASHED if line.probability <= EDGE else ""
     return (
         f'<path data-end="{text(end.key)}" d="M{x0:g} {y0:g}C{middle:g} {y0:g} {middle:g} {y1:g} {x1:g} {y1:g}" '
         f'stroke-width="{width_of(line.effect, largest):.1f}" stroke-opacity="{OPAQUE * line.probability:.2f}"{dashed}>'
@@ -114,7 +118,7 @@ def _path(line: Line, end: Node, x0: float, y0: float, x1: float, y1: float, lar
 
 
 def _left(node: Node, paths: str, x: float, y: float) -> str:
-    label = f'<text x="{x - 9:g}" y="{y + 4:g}" text-anchor="end">{text(_short(node.label))}</text>'
+    label = f'<text x="{x - 9:g}" y="{y + 4:g}" text-anchor="end">{text(short(node.label))}</text>'
     if node.link:
         label = f'<a href="#{text(node.link)}">{label}</a>'
     dot = f'<circle cx="{x - 2:g}" cy="{y:g}" r="3"/>'
@@ -122,7 +126,7 @@ def _left(node: Node, paths: str, x: float, y: float) -> str:
 
 
 def _right(node: Node, x: float, y: float) -> str:
-    label = f'<text x="{x + 9:g}" y="{y + 4:g}">{text(_short(node.label))}</text>'
+    label = f'<text x="{x + 9:g}" y="{y + 4:g}">{text(short(node.label))}</text>'
     return f'{_open(node, "right")}<circle cx="{x + 2:g}" cy="{y:g}" r="3"/>{label}</g>'
 
 
@@ -131,5 +135,6 @@ def _open(node: Node, side: str) -> str:
     return f"<g {name}><title>{text(node.title)}</title>"
 
 
-def _short(label: str) -> str:
+def short(label: str) -> str:
+    """The label, cut in its middle where it is too long for a picture."""
     return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL // 2 - 1]}…{label[-LONGEST_LABEL // 2 :]}"
