@@ -28,11 +28,12 @@ def _rect(share: float, kind: str) -> str:
 def coverage(share: float, nominal: float) -> str:
     """A share on a line of 0 to 100 %, with a mark at what it should be."""
     width, y = 400, 12
+    labels = {tick: f"{100 * tick:g} %" for tick in (0.0, 0.5, nominal)}
     ticks = "".join(
-        f'<text x="{10 + width * tick:g}" y="42" text-anchor="middle">{tick:.0%}</text>' for tick in (0.0, 0.5, nominal)
+        f'<text x="{10 + width * tick:g}" y="42" text-anchor="middle">{words}</text>' for tick, words in labels.items()
     )
     return (
-        f'<svg class="chart" role="img" aria-label="{share:.1%} covered, {nominal:.0%} wanted" '
+        f'<svg class="chart" role="img" aria-label="{100 * share:.1f} % covered, {100 * nominal:g} % wanted" '
         f'width="{width + 40}" height="48">'
         f'<rect class="whole" x="10" y="{y}" width="{width}" height="14"/>'
         f'<rect class="part" x="10" y="{y}" width="{width * share:.1f}" height="14"/>'

@@ -93,9 +93,7 @@ def open_facts(folder: Path) -> Facts:
     """Read and verify a bundle. ConfigError if there is none, InputError if it is damaged or of another schema."""
     if not folder.is_dir():
         found = "is not a folder" if folder.exists() else "no such folder"
-        raise ConfigError(
-            f"bundle {folder}: {found}; name the folder that `gaptrain fit` wrote, as in models/arm7/bundle"
-        )
+        raise ConfigError(f"bundle {folder}: {found}; name the folder that `gaptrain fit` wrote")
     inner = folder / "bundle"
     if not (folder / MANIFEST).exists() and (inner / MANIFEST).exists():
         raise ConfigError(f"bundle {folder}: is the folder of a model; name its bundle, {inner}")
@@ -126,9 +124,8 @@ def _faults(manifest: Manifest) -> Iterator[str]:
         if len(values) != shape[0]:
             yield f"expected.{key} has {len(values)} values, for {shape[0]} parameters"
         yield from (f"expected.{key} = {v} is not positive" for v in values if not v > 0)
-    yield from (
-        f"expected.groups has {n!r}, which is no parameter" for g in expected.groups for n in g if n not in names
-    )
+    grouped = [name for group in expected.groups for name in group]
+    yield from (f"expected.groups has {name!r}, which is no parameter" for name in grouped if name not in names)
     yield from ("expected.groups has an empty group" for g in expected.groups if not g)
     yield from _channel_faults(manifest)
     every = Counter([*(p.name for p in manifest.parameters), *(p.name for p in manifest.inactive)])

@@ -11,7 +11,7 @@ from gaptrain.graph import EDGE, EDGE_SIGMA
 from gaptrain.report.facts import Facts
 from gaptrain.report.markup import counted, folded, number, section, text
 from gaptrain.report.matrix import matrix
-from gaptrain.report.picture import DASHED, OPAQUE, WIDEST, Line, Node, draw, width_of
+from gaptrain.report.picture import DASHED, DRAWN_FROM, OPAQUE, WIDEST, Line, Node, draw, width_of
 
 # Parameters or channels up to which one picture is readable, grey ones among them up to which each has its own line.
 READABLE, GREY = 64, 12
@@ -106,8 +106,9 @@ def _right(facts: Facts, columns: Sequence[int]) -> list[Node]:
 
 
 def _picture(facts: Facts, rows: Sequence[int], kinds: dict[str, str], grey: bool = False) -> str:
-    """The parameters of some rows with all channels that they move."""
-    drawn = facts.probability[list(rows)].max(axis=0) > 0 if not grey else np.ones(len(facts.channels), bool)
+    """The parameters of some rows with the channels that they move, or with the grey ones and all channels."""
+    drawn = facts.probability[list(rows)].max(axis=0) >= DRAWN_FROM
+    drawn |= grey or not drawn.any()
     right = _right(facts, np.flatnonzero(drawn).tolist())
     place = {node.key: i for i, node in enumerate(right)}
     left, lines = [], []

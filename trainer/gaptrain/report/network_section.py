@@ -8,6 +8,8 @@ from gaptrain.report.markup import counted, given, number, section, table, text
 
 # What the intervals of the network state.
 NOMINAL_COVERAGE = 0.9
+# A coverage that is off by less is about right.
+CLOSE = 0.05
 
 
 def channels_section(facts: Facts) -> str:
@@ -46,12 +48,12 @@ def _errors(facts: Facts) -> str:
 
 def _coverage(facts: Facts) -> str:
     share = facts.manifest.spread_coverage
-    words = "as stated"
-    if share < NOMINAL_COVERAGE - 0.05:
-        words = "the network is less sure than it says"
-    elif share > NOMINAL_COVERAGE + 0.05:
-        words = "the network is surer than it says"
-    said = f"<p>{share:.1%} of held-out errors are within the network's stated 90 % interval: {words}.</p>"
+    words = "about as stated"
+    if share < NOMINAL_COVERAGE - CLOSE:
+        words = "it errs more than it says"
+    elif share > NOMINAL_COVERAGE + CLOSE:
+        words = "it errs less than it says"
+    said = f"<p>{100 * share:.1f} % of held-out errors are within the network's stated 90 % interval: {words}.</p>"
     return f"<h3>Coverage of the stated spread</h3>{said}{coverage(share, NOMINAL_COVERAGE)}"
 
 
@@ -66,8 +68,9 @@ def _training(facts: Facts) -> str:
 def provenance_section(facts: Facts) -> str:
     """Where the bundle comes from, and what was verified."""
     manifest, origin = facts.manifest, facts.manifest.provenance
-    dropped = f"; {origin.dropped_windows} dropped because the simulation diverged" if origin.dropped_windows else ""
+    dropped = f"; {origin.dropped_windows} dropped" if origin.dropped_windows else ""
     timing = manifest.timing
+    files = [[f"sha256 of {text(name)}", f"<code>{text(sha)}</code>"] for name, sha in sorted(manifest.files.items())]
     rows = [
         ["robot", text(manifest.robot)],
         ["engine", f"{text(manifest.engine)} {text(manifest.engine_version)}"],
@@ -76,10 +79,10 @@ def provenance_section(facts: Facts) -> str:
         ["epochs", str(origin.epochs)],
         ["context", ", ".join(text(name) for name in manifest.context) or "none"],
         ["gapd version", text(origin.gapd_version)],
-        ["data", f"<code>{text(origin.data)}</code>"],
+        ["hash of the data", f"<code>{text(origin.data)}</code>"],
         ["schema", str(manifest.schema)],
-        ["manifest.json", f"<code>{facts.contents.sha256}</code>"],
-        *([text(name), f"<code>{text(digest)}</code>"] for name, digest in sorted(manifest.files.items())),
+        ["sha256 of manifest.json", f"<code>{facts.contents.sha256}</code>"],
+        *files,
     ]
     said = (
         f"<p>Verified when this page was made: {', '.join(text(name) for name in sorted(manifest.files))} have the "
