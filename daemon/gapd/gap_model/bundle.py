@@ -45,16 +45,6 @@ class _Schema(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Contents:
-    """A bundle that is whole: its files are those that its manifest lists. Whether it fits a robot is not said."""
-
-    folder: Path
-    sha256: str  # of the manifest
-    manifest: Manifest
-    files: dict[str, bytes]
-
-
-@dataclass(frozen=True)
 class Bundle:
     """A verified bundle, ready to run."""
 
@@ -85,11 +75,15 @@ class Bundle:
         return tuple(names)
 
 
-def read_bundle(folder: Path) -> Contents:
-    """Read and verify a bundle by itself; InputError says what is damaged, missing or of another schema."""
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """Manifest, and its sha256, of a bundle whose files are all as it lists them; for which robot is not looked at.
+
+    InputError says what is damaged, missing or of another schema.
+    """
     raw = _read(folder, MANIFEST)
     manifest = _decode(folder, raw)
-    return Contents(folder, hashlib.sha256(raw).hexdigest(), manifest, _files(folder, manifest))
+    _files(folder, manifest)
+    return manifest, hashlib.sha256(raw).hexdigest()
 
 
 def open_active(path: Path) -> Robot:
@@ -129,7 +123,9 @@ def bundle_folder(robot: Robot) -> Path:
         raise InputError(f"robot {robot.config.robot}: bundle is not set; name the bundle folder in robot.toml")
     folder = robot.config.path(robot.config.bundle)
     if not folder.is_dir():
-        raise InputError(f"bundle {folder}: no such folder; copy it there, run `gaptrain fit`, or correct `bundle` in robot.toml")
+        raise InputError(
+            f"bundle {folder}: no such folder; copy it there, run `gaptrain fit`, or correct `bundle` in robot.toml"
+        )
     return folder
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gapd.errors import ConfigError, InputError
 from gapd.fit.uncertainty import UNKNOWN_SHARE
-from gapd.gap_model.bundle import Contents, read_bundle
+from gapd.gap_model.bundle import read_manifest
 from gapd.gap_model.bundle_match import REBUILD
 from gapd.gap_model.manifest import MANIFEST, Manifest
 from gapd.model.parameters import Parameter, ParameterSet
@@ -28,13 +28,9 @@ Fate = Literal["known", "combined", "weak", "no edge", "not tested"]
 class Facts:
     """A verified bundle whose numbers fit together: P parameters with an edge, C channels."""
 
-    contents: Contents
+    manifest: Manifest
+    sha256: str  # of the manifest
     space: ParameterSet
-
-    @property
-    def manifest(self) -> Manifest:
-        """What the bundle says about itself."""
-        return self.contents.manifest
 
     @cached_property
     def effect(self) -> Array:
@@ -97,14 +93,13 @@ def open_facts(folder: Path) -> Facts:
     inner = folder / "bundle"
     if not (folder / MANIFEST).exists() and (inner / MANIFEST).exists():
         raise ConfigError(f"bundle {folder}: is the folder of a model; name its bundle, {inner}")
-    contents = read_bundle(folder)
-    manifest = contents.manifest
+    manifest, sha256 = read_manifest(folder)
     fault = next(_faults(manifest), "")
     if fault:
         raise InputError(f"bundle {folder}: {MANIFEST}: {fault}; {REBUILD}")
     try:
         free = [msgspec.convert(msgspec.to_builtins(p), Parameter) for p in manifest.parameters]
-        return Facts(contents, ParameterSet(free))
+        return Facts(manifest, sha256, ParameterSet(free))
     except (msgspec.ValidationError, ConfigError) as error:
         raise InputError(f"bundle {folder}: {MANIFEST}: {error}; {REBUILD}") from None
 

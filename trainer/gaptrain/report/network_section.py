@@ -81,7 +81,7 @@ def provenance_section(facts: Facts) -> str:
         ["gapd version", text(origin.gapd_version)],
         ["hash of the data", f"<code>{text(origin.data)}</code>"],
         ["schema", str(manifest.schema)],
-        ["sha256 of manifest.json", f"<code>{facts.contents.sha256}</code>"],
+        ["sha256 of manifest.json", f"<code>{facts.sha256}</code>"],
         *files,
     ]
     said = (
