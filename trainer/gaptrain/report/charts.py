@@ -30,14 +30,14 @@ def coverage(share: float, nominal: float) -> str:
     width, y = 400, 12
     labels = {tick: f"{100 * tick:g} %" for tick in (0.0, 0.5, nominal)}
     ticks = "".join(
-        f'<text x="{10 + width * tick:g}" y="42" text-anchor="middle">{words}</text>' for tick, words in labels.items()
+        f'<text x="{20 + width * tick:g}" y="42" text-anchor="middle">{words}</text>' for tick, words in labels.items()
     )
     return (
         f'<svg class="chart" role="img" aria-label="{100 * share:.1f} % covered, {100 * nominal:g} % wanted" '
         f'width="{width + 40}" height="48">'
-        f'<rect class="whole" x="10" y="{y}" width="{width}" height="14"/>'
-        f'<rect class="part" x="10" y="{y}" width="{width * share:.1f}" height="14"/>'
-        f'<path class="mark" d="M{10 + width * nominal:g} {y - 6}V{y + 20}"/>{ticks}</svg>'
+        f'<rect class="whole" x="20" y="{y}" width="{width}" height="14"/>'
+        f'<rect class="part" x="20" y="{y}" width="{width * share:.1f}" height="14"/>'
+        f'<path class="mark" d="M{20 + width * nominal:g} {y - 6}V{y + 20}"/>{ticks}</svg>'
     )
 
 

@@ -50,7 +50,7 @@ def _expected_rows(facts: Facts, names: list[str]) -> list[list[str]]:
 
 
 def _expected_table(facts: Facts, names: list[str]) -> str:
-    head = ["parameter", "moves most", "by σ", "edges", "nominal", "before", "after", "left", ""]
+    head = ["parameter", "moves most", "by (σ)", "edges", "nominal", "before", "after", "left", ""]
     return table(head, _expected_rows(facts, names), words=2)
 
 

@@ -99,6 +99,8 @@ def _places(nodes: Sequence[Node]) -> list[float]:
 
 def _spread(places: list[float], height: float) -> list[float]:
     """The same places stretched over the height of the other column."""
+    if len(places) == 1:
+        return [height / 2]
     factor = (height - ROW) / places[-1] if places else 1.0
     return [round(y * factor - ROW / 4, 1) for y in places]
 
