@@ -148,6 +148,19 @@ def graph_command(modeldir: Path, windows: int | None, seed: int | None, as_json
     click.echo(found)
 
 
+@main.command("report")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default="report.html", show_default=True)
+def report_command(bundle: Path, out: Path) -> None:
+    """Write one HTML page about BUNDLE, a folder of a trained gap model: its graph, and what it can correct.
+
+    The page needs no network and nothing beside it. A file that --out names is replaced.
+    """
+    from gaptrain.report.page import write_report
+
+    click.echo(write_report(bundle, out))
+
+
 _STATE = click.option(
     "--state", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the host's state."
 )

@@ -75,6 +75,17 @@ class Bundle:
         return tuple(names)
 
 
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """Manifest, and its sha256, of a bundle whose files are all as it lists them; for which robot is not looked at.
+
+    InputError says what is damaged, missing or of another schema.
+    """
+    raw = _read(folder, MANIFEST)
+    manifest = _decode(folder, raw)
+    _files(folder, manifest)
+    return manifest, hashlib.sha256(raw).hexdigest()
+
+
 def open_active(path: Path) -> Robot:
     """The robot of a robot.toml with what its bundle says is inactive held; all is free where there is no bundle.
 
@@ -97,7 +108,7 @@ def open_bundle(robot: Robot) -> Bundle:
     raw = _pinned(folder, robot)
     digest, manifest = hashlib.sha256(raw).hexdigest(), _decode(folder, raw)
     _refuse(folder, manifest_mismatch(manifest, robot))
-    files = {name: _verified(folder, name, manifest.files[name]) for name in (NETWORK, GOLDEN, MODEL)}
+    files = _files(folder, manifest)
     _refuse(folder, model_mismatch(files[MODEL], robot))
     network = session(folder, files[NETWORK])
     _check_interface(folder, network, robot)
@@ -159,6 +170,10 @@ def _decode(folder: Path, raw: bytes) -> Manifest:
         listed = ", ".join(sorted(manifest.files))
         raise _refusal(folder, f"files = {listed}, expected {NETWORK}, {MODEL}, {GOLDEN}", REBUILD)
     return manifest
+
+
+def _files(folder: Path, manifest: Manifest) -> dict[str, bytes]:
+    return {name: _verified(folder, name, manifest.files[name]) for name in (NETWORK, GOLDEN, MODEL)}
 
 
 def _verified(folder: Path, name: str, expected: str) -> bytes:
