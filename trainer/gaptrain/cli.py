@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import click
@@ -15,18 +21,59 @@ from gapd.errors import GapdError
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
+# What a shell reports of a program that Ctrl-C has ended.
+INTERRUPTED = 130
+_INTERRUPTED_LINE = "gaptrain: interrupted; the same command goes on where it was"
+
+
 class _Commands(click.Group):
-    """Turns an error of input or files into one line on stderr and its exit code."""
+    """Turns an error of input or files, and Ctrl-C, into one line on stderr and its exit code."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command. Ctrl-C ends it at once while it imports: C code would make another exception of it."""
+        taken = threading.current_thread() is threading.main_thread()
+        if not taken or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return super().main(*args, **extra)
+        signal.signal(signal.SIGINT, _interrupt)
+        try:
+            return super().main(*args, **extra)
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the arguments; --version imports."""
+        with _one_line():
+            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        """Run the command that the arguments name."""
+        with _one_line():
             return super().invoke(ctx)
-        except GapdError as error:
-            click.echo(f"gaptrain: {error}", err=True)
-            sys.exit(error.exit_code)
-        except OSError as error:  # a full disk, a folder that cannot be written
-            click.echo(f"gaptrain: {error.filename or 'file'}: {error.strerror}; mend it and run again", err=True)
-            sys.exit(GapdError.exit_code)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except GapdError as error:
+        click.echo(f"gaptrain: {error}", err=True)
+        sys.exit(error.exit_code)
+    except OSError as error:  # a full disk, a folder that cannot be written
+        click.echo(f"gaptrain: {error.filename or 'file'}: {error.strerror}; mend it and run again", err=True)
+        sys.exit(GapdError.exit_code)
+    except KeyboardInterrupt:
+        click.echo(_INTERRUPTED_LINE, err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, so that work is cleaned up; where a module is being imported there is none."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, f"{_INTERRUPTED_LINE}\n".encode())
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

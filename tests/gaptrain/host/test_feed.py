@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import mujoco
@@ -13,7 +16,7 @@ import pytest
 from link_peer import FakeRobot, correction
 
 from gapd.model.robot import Robot, open_robot
-from gaptrain.host.database import HostError
+from gaptrain.host.database import FILE, HostError
 from gaptrain.host.feed import ParameterFeed
 from gaptrain.host.registry import the_robot
 from gaptrain.host.store import Store
@@ -161,6 +164,50 @@ def test_a_feed_of_nobody_says_so(correct: Correct, tmp_path: Path) -> None:
         ParameterFeed(tmp_path / "state", "r9")
     with pytest.raises(HostError, match="no such file; start `gaptrain host`"):
         ParameterFeed(tmp_path / "elsewhere", "r1")
+
+
+def garbled(state: Path) -> None:
+    """The first page of every table is garbage, as a bad disk leaves it; the schema is whole."""
+    with closing(sqlite3.connect(state / FILE)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+        pages = database.execute("SELECT rootpage FROM sqlite_master WHERE type = 'table'").fetchall()
+    with (state / FILE).open("r+b") as file:
+        for (page,) in pages:
+            file.seek(size * (page - 1))
+            file.write(b"\xff" * size)
+
+
+@pytest.mark.parametrize("damage", ["within", "truncated", "text", "empty"])
+def test_a_damaged_file_is_one_line_with_a_remedy(correct: Correct, tmp_path: Path, damage: str) -> None:
+    correct()
+    state, path = tmp_path / "state", tmp_path / "state" / FILE
+    garbled(state)
+    if damage != "within":
+        raw = {"truncated": path.read_bytes()[:6000], "text": b"not a database" * 400, "empty": b""}[damage]
+        path.write_bytes(raw)
+        for other in state.glob(f"{FILE}-*"):
+            other.unlink()
+    with pytest.raises(HostError) as caught:
+        ParameterFeed(state, "r1")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert re.search(
+        r"; (check disk and permissions, or restore the folder from a backup|use another --state)$", str(caught.value)
+    )
+
+
+def test_a_file_that_is_damaged_while_it_is_read_is_one_line(correct: Correct, robot: Robot, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with ParameterFeed(state, "r1") as feed:
+        correct()
+        assert feed.apply(robot.model)
+        correct()
+        garbled(state)
+        before = robot.model.dof_damping.copy()
+        for use in (lambda: feed.version, lambda: feed.apply(robot.model), feed.refresh):
+            with pytest.raises(HostError, match=r"host\.sqlite: .*; check disk and permissions, or restore the folder"):
+                use()
+        assert (robot.model.dof_damping == before).all()
 
 
 def test_values_go_into_an_mjcf_and_into_a_file_for_sysid(correct: Correct, robot: Robot, tmp_path: Path) -> None:

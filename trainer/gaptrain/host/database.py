@@ -154,10 +154,18 @@ def read_state(folder: Path) -> sqlite3.Connection:
 @contextmanager
 def using(opened: Callable[[Path], sqlite3.Connection], folder: Path) -> Iterator[sqlite3.Connection]:
     """Open the state for one command, and close it; HostError for whatever SQLite finds wrong with the file."""
+    with reading(folder), closing(opened(folder)) as database:
+        yield database
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """HostError, which names the file and the remedy, for whatever SQLite finds wrong with it in the block."""
     try:
-        with closing(opened(folder)) as database:
-            yield database
+        yield
     except sqlite3.Error as error:
+        if isinstance(error, sqlite3.ProgrammingError):  # such as the use of what is closed: not the file's fault
+            raise
         raise _unusable(folder / FILE, error) from None
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gapd.fit.mjcf_text import corrected_mjcf
 from gapd.model.binding import Binding
 from gapd.model.parameters import ParameterSet
-from gaptrain.host.database import HostError, read_state, transaction
+from gaptrain.host.database import HostError, read_state, reading, transaction
 from gaptrain.host.registry import Definitions, the_robot
 from gaptrain.host.values import Values
 from gaptrain.host.versions import NOMINAL, Version, newest
@@ -54,23 +54,25 @@ class ParameterFeed:
     """Reads one robot's values from the host's state folder, while the host runs or not.
 
     Everything here tells the newest values: each call and each property looks for newer ones first, which costs
-    microseconds while there are none. Two of them in a row may thus belong to two versions.
+    microseconds while there are none. Two of them in a row may thus belong to two versions. HostError where the file
+    has become unreadable: the values that were seen last stay in the models that have them.
 
     All of it may be used from any thread. `apply` writes into the model: call it from the thread that steps this model,
     between two steps; other threads may apply to their own models at the same time.
     """
 
     def __init__(self, state: Path, robot: str) -> None:
-        """Open the state for reading; HostError if there is none, or no such robot."""
-        self._robot = robot
+        """Open the state for reading; HostError if there is none, no such robot, or the file is damaged."""
+        self._robot, self._folder = robot, state
         self._database = read_state(state)
         self._lock = threading.Lock()
         self._bindings: weakref.WeakKeyDictionary[mujoco.MjModel, tuple[ParameterSet, Binding]]
         self._bindings = weakref.WeakKeyDictionary()
         self._written: weakref.WeakKeyDictionary[mujoco.MjModel, tuple[int, float]] = weakref.WeakKeyDictionary()
         try:
-            self._changes = self._data_version()
-            self._snapshot = self._read()
+            with reading(state):
+                self._changes = self._data_version()
+                self._snapshot = self._read()
         except BaseException:
             self._database.close()
             raise
@@ -171,7 +173,7 @@ class ParameterFeed:
 
     def _newest(self) -> _Snapshot:
         """The newest reading; made again only if the state has changed since the last one."""
-        with self._lock:
+        with self._lock, reading(self._folder):
             changes = self._data_version()
             if changes != self._changes:
                 self._snapshot, self._changes = self._read(), changes
