@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-LINE = "gaptrain: interrupted; run it again\n"
+LINE = "gaptrain: interrupted; the same command goes on where it was\n"
 # A shell gives its background jobs an ignored SIGINT, and they pass it on.
 START = """
 import signal, sys, time

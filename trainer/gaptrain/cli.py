@@ -23,7 +23,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 # What a shell reports of a program that Ctrl-C has ended.
 INTERRUPTED = 130
-_INTERRUPTED_LINE = "gaptrain: interrupted; run it again"
+_INTERRUPTED_LINE = "gaptrain: interrupted; the same command goes on where it was"
 
 
 class _Commands(click.Group):

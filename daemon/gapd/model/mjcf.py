@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,10 +22,14 @@ def load_model(path: Path) -> mujoco.MjModel:
 
 
 def compile_file(path: Path) -> mujoco.MjModel:
-    """Compile an MJCF or URDF file, whether gapd can replay it or not; ConfigError with MuJoCo's reason if it fails."""
+    """Compile an MJCF or URDF file, whether gapd can replay it or not; ConfigError with MuJoCo's reason if it fails.
+
+    What holds numbers that are none is refused, too.
+    """
     if not path.is_file():
         raise ConfigError(f"model {path}: no such file; correct the path")
     model, _ = _compiled(str(path), lambda: mujoco.MjModel.from_xml_path(str(path)))
+    _require(str(path), _number_faults(model))
     return model
 
 
@@ -36,10 +40,13 @@ def compile_text(name: str, xml: str) -> mujoco.MjModel:
 
 def _usable(name: str, build: Callable[[], mujoco.MjModel]) -> mujoco.MjModel:
     model, said = _compiled(name, build)
-    faults = [*said, *_faults(model)]
-    if faults:
-        raise ConfigError(f"model {name}: {faults[0]}; mend the MJCF")
+    _require(name, [*said, *_faults(model)])
     return model
+
+
+def _require(name: str, faults: Iterable[str]) -> None:
+    for fault in faults:
+        raise ConfigError(f"model {name}: {fault}; mend the MJCF")
 
 
 def _compiled(name: str, build: Callable[[], mujoco.MjModel]) -> tuple[mujoco.MjModel, list[str]]:
@@ -51,6 +58,12 @@ def _compiled(name: str, build: Callable[[], mujoco.MjModel]) -> tuple[mujoco.Mj
     except (ValueError, mujoco.FatalError, mujoco.UnexpectedError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"model {name}: does not compile: {'; '.join([reason, *said])}; mend the MJCF") from None
+    try:
+        model.names.decode()
+    except UnicodeDecodeError as error:
+        before, after = model.names[: error.start].rpartition(b"\0")[2], model.names[error.start :].partition(b"\0")[0]
+        wrong = (before + after).decode(errors="backslashreplace")
+        raise ConfigError(f"model {name}: name '{wrong}' is not in UTF-8; save the MJCF as UTF-8") from None
     return model, said
 
 
@@ -67,10 +80,7 @@ def collecting(said: list[str]) -> Iterator[None]:
 
 def _faults(model: mujoco.MjModel) -> Iterator[str]:
     """Why gapd cannot replay the model."""
-    step = float(model.opt.timestep)
-    fault = number_fault(step, 1e-6, 1, "a time in seconds")
-    if fault:
-        yield f"option timestep = {step} {fault}"
+    yield from _number_faults(model)
     if model.njnt == 0:
         yield "has no joints"
     if model.nq != model.nv:
@@ -78,9 +88,17 @@ def _faults(model: mujoco.MjModel) -> Iterator[str]:
     if not model.nu == model.nactuator == model.nout:
         yield f"has {model.nactuator} actuators with {model.nu} commands, but one command each is supported"
     yield from _flag_faults(model)
-    for name in model.names.decode(errors="replace").split("\0"):
+    for name in model.names.decode().split("\0"):
         if not is_printable(name):
             yield f"name {name!r} has control characters"
+
+
+def _number_faults(model: mujoco.MjModel) -> Iterator[str]:
+    """Which numbers of the model are none, or no time step."""
+    step = float(model.opt.timestep)
+    fault = number_fault(step, 1e-6, 1, "a time in seconds")
+    if fault:
+        yield f"option timestep = {step} {fault}"
     for field, value in physics(model):
         if value.dtype.kind == "f" and not field.endswith("range") and not np.isfinite(value).all():
             yield f"{field} holds {value[~np.isfinite(value)].flat[0]}"

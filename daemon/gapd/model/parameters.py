@@ -70,7 +70,8 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.min < self.max:
             raise ConfigError(f"parameter {self.name}: min {self.min} is not below max {self.max}; swap or widen them")
         if not self.min <= self.nominal <= self.max:
-            raise ConfigError(f"parameter {self.name}: nominal {self.nominal} is outside {self.min} .. {self.max}")
+            bounds = f"{self.min} .. {self.max}; correct it, or widen them"
+            raise ConfigError(f"parameter {self.name}: nominal {self.nominal} is outside {bounds}")
         if self.scale == "log" and self.min <= 0:
             raise ConfigError(f"parameter {self.name}: min {self.min} on scale log must be positive; use scale asinh")
         if self.max - self.min < NARROWEST * max(abs(self.min), abs(self.max)):

@@ -233,6 +233,14 @@ def test_armature_that_mujoco_would_simulate_wrongly_is_left_out(tmp_path: Path)
 
 
 NO_JOINTS = "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"
+SWINGS = """<mujoco>{option}<worldbody>
+  <body><joint {first} axis="0 1 0" {damping}/><geom size="0.1" pos="0.1 0 0"/></body>
+  <body><joint {second} axis="0 1 0"/><geom size="0.1" pos="0.1 0 0"/></body></worldbody></mujoco>"""
+
+
+def swings(first: str = 'name="a"', second: str = 'name="b"', damping: str = "", option: str = "") -> str:
+    """Two joints."""
+    return SWINGS.format(first=first, second=second, damping=damping, option=option)
 
 
 @pytest.mark.parametrize(
@@ -241,11 +249,28 @@ NO_JOINTS = "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"
         (None, "model.xml: no such file; correct the path"),
         ("<mujoco><worldbody>", "model.xml: does not compile: XML parse error"),
         (NO_JOINTS, "model.xml: has no joints, so that nothing moves and no number matters; add joints"),
+        ("", "model.xml: does not compile: ParseXML: empty file"),
+        (swings(damping='damping="nan"'), "model.xml: dof_damping holds nan; mend the MJCF"),
+        (swings(damping='ref="inf"'), "model.xml: qpos0 holds inf; mend the MJCF"),
+        (swings(option='<option gravity="0 0 nan"/>'), "model.xml: opt.gravity holds nan; mend the MJCF"),
+        (
+            swings(option='<option timestep="0"/>'),
+            "model.xml: option timestep = 0.0 must be a time in seconds from 1e-06",
+        ),
+        (
+            swings(option='<size memory="1"/>'),
+            "model.xml: does not compile: Error: engine error: mj_stackAlloc: out of",
+        ),
+        (swings(second='name="\udcff"'), "model.xml: name '\\xff' is not in UTF-8; save the MJCF as UTF-8"),
+        (
+            swings("", 'name="#0"'),
+            "model.xml: a joint is named '#0', which is what the joint without a name there is cal",
+        ),
     ],
 )
 def test_models_that_cannot_be_enumerated(xml: str | None, message: str, tmp_path: Path) -> None:
     if xml is not None:
-        (tmp_path / "model.xml").write_text(xml)
+        (tmp_path / "model.xml").write_text(xml, errors="surrogateescape")
     with pytest.raises(ConfigError) as caught:
         enumerate_parameters(tmp_path / "model.xml", tmp_path / "parameters.toml")
     assert message in str(caught.value)
@@ -261,6 +286,20 @@ def test_an_output_is_not_replaced_unasked(tmp_path: Path) -> None:
     assert out.read_text() == "# edited by hand"
     with pytest.raises(ConfigError, match=r"no folder .*missing; make it, or name another"):
         enumerate_parameters(model, tmp_path / "missing" / "p.toml")
+
+
+def test_neither_the_model_nor_a_folder_is_replaced_by_force(tmp_path: Path) -> None:
+    model, text = tmp_path / "model.xml", pendulum()
+    model.write_text(text)
+    (tmp_path / "link.toml").symlink_to(model)
+    for out in (model, tmp_path / "link.toml"):
+        with pytest.raises(ConfigError, match="is the model itself; name another file with --out"):
+            enumerate_parameters(model, out, force=True)
+    for out in (tmp_path, Path("/dev/null")):
+        with pytest.raises(ConfigError, match="is no file; name one with --out"):
+            enumerate_parameters(model, out, force=True)
+    assert model.read_text() == text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.toml", "model.xml"]
 
 
 def test_a_file_too_large_to_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,3 +63,42 @@ def test_ties_that_make_no_sense(ties: list[str], message: str, tmp_path: Path) 
 def test_nothing_and_something_cannot_be_tied(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"joint/fl/damping is 0 in the model and joint/fr/damping is 2, so that"):
         written(tmp_path, LEGS.replace('damping="1"', ""), "joint/f?/damping")
+
+
+HARD, SOFT = "0.9999 0.9999 0.001 0.5 2", "0.0001 0.0001 0.001 0.5 2"
+STOPS = f"""<mujoco><compiler angle="radian" autolimits="true"/><worldbody>
+  <body><joint name="a1" range="-1 1" damping="1e-13" solimplimit="{HARD}"/><geom size="0.1" pos="0 0.1 0"/></body>
+  <body><joint name="a[1]" range="-1 1" damping="2e-18" solimplimit="{SOFT}"/><geom size="0.1" pos="0 0.1 0"/></body>
+</worldbody></mujoco>"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("", "no parameter has such a name; known: "),
+        ("joint/[", "no parameter has such a name; "),
+        (
+            "joint/*/damping",
+            "together they are no parameter (parameter 'joint/*/damping': factor = 2e-18 must be a fact",
+        ),
+        (
+            "joint/*/limit_impedance_end",
+            "together they are no parameter (parameter joint/*/limit_impedance_end: min 1.0 ",
+        ),
+        (f"joint/{'*' * 200}/armature", "together they are no parameter (parameter 'joint/"),
+        ("joint/a[1]/armature", "is a name that it does not match: [ begins a set; write 'joint/a[[]1]/armature'"),
+    ],
+)
+def test_a_tie_that_makes_no_parameter_is_refused(pattern: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        written(tmp_path, STOPS, pattern)
+    assert str(caught.value).startswith(f"--tie {pattern!r}: {message}")
+    assert not (tmp_path / "parameters.toml").exists()
+
+
+def test_a_name_with_brackets_can_be_tied(tmp_path: Path) -> None:
+    space = written(tmp_path, STOPS, "joint/a[[]1]/armature", "joint/a*/frictionloss")
+    found = {p.name: p for p in space.free}
+    assert len(found["joint/a[[]1]/armature"].targets) == 1
+    assert len(found["joint/a*/frictionloss"].targets) == 2
+    assert "joint/a1/armature" in found

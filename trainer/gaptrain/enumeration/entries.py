@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -104,6 +105,18 @@ def unaddressable(model: mujoco.MjModel) -> Iterator[Omission]:
             fault = text_fault(_label(model, kind, number))
             if fault:
                 yield Omission(f"{kind}/#{number}/*", f"its name {fault}")
+
+
+def doubled_label(model: mujoco.MjModel) -> str:
+    """What is wrong where an element is named as another of its kind is called by its number; empty if none is."""
+    for kind, objects in KINDS.items():
+        labels = Counter(_label(model, kind, number) for number in range(count(model, objects)))
+        for label, times in labels.items():
+            if times > 1:
+                return (
+                    f"a {kind} is named '{label}', which is what the {kind} without a name there is called; rename it"
+                )
+    return ""
 
 
 def _label(model: mujoco.MjModel, kind: str, number: int) -> str:

@@ -22,7 +22,7 @@ from gapd.typed_toml import MAX_BYTES
 from gaptrain.enumeration.actuators import actuators
 from gaptrain.enumeration.bodies import bodies
 from gaptrain.enumeration.contacts import contacts
-from gaptrain.enumeration.entries import Found, Item, Omission, unaddressable
+from gaptrain.enumeration.entries import Found, Item, Omission, doubled_label, unaddressable
 from gaptrain.enumeration.equalities import equalities
 from gaptrain.enumeration.joints import joints
 from gaptrain.enumeration.magnitudes import magnitudes
@@ -34,18 +34,33 @@ from gaptrain.enumeration.world import sensors, world
 
 def enumerate_parameters(path: Path, out: Path, ties: Sequence[str] = (), *, force: bool = False) -> str:
     """Write all parameters of the MJCF at `path` to `out`; returns a summary. ConfigError says what is in the way."""
-    if out.exists() and not force:
-        raise ConfigError(f"{out}: exists; name another file with --out, or replace it with --force")
-    if not out.parent.is_dir():
-        raise ConfigError(f"{out}: no folder {out.parent}; make it, or name another")
+    _require_free(out, path, force)
     found, omitted = find(path, ties)
     text = toml_text(printable(path.name), found, omitted)
     if len(text.encode()) > MAX_BYTES:
         raise ConfigError(f"{path}: {len(found)} parameters fill more than {MAX_BYTES} bytes; tie some with --tie")
     part = out.with_name(f"{out.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(out)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(out)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(out)) from None
+    finally:
+        if part.is_file():
+            part.unlink()
     return _summary(out, found, omitted)
+
+
+def _require_free(out: Path, model: Path, force: bool) -> None:
+    """ConfigError where `out` must not or cannot be written."""
+    if out.exists() and not out.is_file():
+        raise ConfigError(f"{out}: is no file; name one with --out")
+    if out.exists() and model.exists() and out.samefile(model):
+        raise ConfigError(f"{out}: is the model itself; name another file with --out")
+    if out.exists() and not force:
+        raise ConfigError(f"{out}: exists; name another file with --out, or replace it with --force")
+    if not out.parent.is_dir():
+        raise ConfigError(f"{out}: no folder {out.parent}; make it, or name another")
 
 
 def find(path: Path, ties: Sequence[str] = ()) -> tuple[list[Found], list[Omission]]:
@@ -53,6 +68,9 @@ def find(path: Path, ties: Sequence[str] = ()) -> tuple[list[Found], list[Omissi
     model = compile_file(path)
     if model.nv == 0:
         raise ConfigError(f"model {path}: has no joints, so that nothing moves and no number matters; add joints")
+    double = doubled_label(model)
+    if double:
+        raise ConfigError(f"model {path}: {double}")
     with collecting([]):
         items = list(_items(model))
         found, refused = _accepted(model, [i for i in items if isinstance(i, Found)])

@@ -31,6 +31,9 @@ def tie(found: Sequence[Found], patterns: Sequence[str]) -> list[Found]:
 
 def _matching(found: Sequence[Found], pattern: str) -> list[str]:
     names = [f.parameter.name for f in found]
+    if pattern in names and not fnmatchcase(pattern, pattern):
+        literal = pattern.replace("[", "[[]")
+        raise ConfigError(f"--tie {pattern!r}: is a name that it does not match: [ begins a set; write {literal!r}")
     matching = [name for name in names if fnmatchcase(name, pattern)]
     if not matching:
         raise ConfigError(f"--tie {pattern!r}: no parameter has such a name{nearest(pattern, names)}")
@@ -43,7 +46,12 @@ def _tied(pattern: str, members: Sequence[Found]) -> Found:
     if len(units) > 1:
         raise ConfigError(f"--tie {pattern!r}: units {' and '.join(units)} cannot share a value; narrow it")
     same = all(math.isclose(p.nominal, parameters[0].nominal, rel_tol=1e-9) for p in parameters)
-    return Found(members[0].family, (_one_value if same else _one_factor)(pattern, parameters))
+    tied = (_one_value if same else _one_factor)(pattern, parameters)
+    try:
+        tied.check()
+    except ConfigError as fault:
+        raise ConfigError(f"--tie {pattern!r}: together they are no parameter ({fault}); narrow it") from None
+    return Found(members[0].family, tied)
 
 
 def _one_value(name: str, parameters: Sequence[Parameter]) -> Parameter:
