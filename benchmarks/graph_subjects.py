@@ -58,7 +58,7 @@ class Arm:
         """See `Subject`."""
         robot = self._robot.holding(set(self.names) - set(kept))
         training = msgspec.structs.replace(self._training, graph_windows=windows, seed=seed)
-        return measure_graph(robot, training, self._threads, quiet=True)
+        return measure_graph(robot, training, self._threads)
 
 
 class Hockey:

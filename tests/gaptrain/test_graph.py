@@ -26,7 +26,7 @@ TRAINING = Training(Excitation(home=(0.0,), amplitude=(0.8,), low_hz=0.3, high_h
 
 @pytest.fixture(scope="module")
 def graph(twins: Robot) -> Graph:
-    return measure_graph(twins, TRAINING, threads=1, quiet=True)
+    return measure_graph(twins, TRAINING, threads=1)
 
 
 def test_effects_are_those_of_the_derivatives(twins: Robot, graph: Graph) -> None:
@@ -110,6 +110,6 @@ def test_the_command_prints_json(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_graph(twins: Robot, graph: Graph) -> None:
-    again = measure_graph(twins, TRAINING, threads=2, quiet=True)
+    again = measure_graph(twins, TRAINING, threads=2)
     np.testing.assert_array_equal(again.effect, graph.effect)
     np.testing.assert_array_equal(again.probability, graph.probability)

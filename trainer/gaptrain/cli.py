@@ -134,6 +134,7 @@ def graph_command(modeldir: Path, windows: int | None, seed: int | None, as_json
     What does nothing in these motions is listed apart: they cannot tell whether it would in others.
     """
     import msgspec
+    from rich.console import Console
 
     from gapd.model.robot import open_robot
     from gaptrain import graph_report
@@ -143,7 +144,7 @@ def graph_command(modeldir: Path, windows: int | None, seed: int | None, as_json
     robot, training = open_robot(modeldir / "robot.toml"), load_training(modeldir / "train.toml")
     given = {"graph_windows": windows, "seed": seed}
     training = msgspec.structs.replace(training, **{k: v for k, v in given.items() if v is not None})
-    graph = measure_graph(robot, training, threads, quiet=as_json)
+    graph = measure_graph(robot, training, threads, None if as_json else Console(stderr=True))
     found = json.dumps(graph_report.plain(graph, robot), indent=2) if as_json else graph_report.text(graph, robot)
     click.echo(found)
 

@@ -149,7 +149,9 @@ def export_last(model_dir: Path) -> Exported:
     found = sorted(root.glob(f"*/{CHECKPOINT}"), key=lambda p: p.stat().st_mtime)
     if not found:
         raise InputError(f"{root}: no {CHECKPOINT}; run `gaptrain fit` first")
-    return export_checkpoint(prune(robot, _load(found[-1]).training), found[-1])
+    saved = _load(found[-1])
+    _require_own(found[-1], saved)
+    return export_checkpoint(prune(robot, saved.training), found[-1])
 
 
 def export_checkpoint(pruned: Pruned, path: Path) -> Exported:
@@ -187,8 +189,9 @@ def spread_of(robot: Robot, training: Training) -> torch.Tensor:
 def _restored(pruned: Pruned, path: Path, saved: Checkpoint) -> GapModel:
     """The network of a checkpoint; InputError if it is not for this robot."""
     robot = pruned.robot
-    if path.parent != data_folder(robot, saved.training) or saved.data != path.parent.name:
-        raise InputError(f"{path}: made for other parameters, channels or model; run `gaptrain fit`")
+    _require_own(path, saved)
+    if path.parent != data_folder(robot, saved.training):
+        raise _other(path)
     shape = Shape.of(robot, saved.training.hidden)
     if saved.shape != asdict(shape):
         raise InputError(f"{path}: made by another gaptrain; run `gaptrain fit`")
@@ -196,6 +199,16 @@ def _restored(pruned: Pruned, path: Path, saved: Checkpoint) -> GapModel:
     with _foreign(path):
         model.load_state_dict(saved.trainer.model)
     return model
+
+
+def _require_own(path: Path, saved: Checkpoint) -> None:
+    """InputError where the file was copied from another model."""
+    if saved.data != path.parent.name:
+        raise _other(path)
+
+
+def _other(path: Path) -> InputError:
+    return InputError(f"{path}: made for other parameters, channels or model; run `gaptrain fit`")
 
 
 def _load(path: Path) -> Checkpoint:

@@ -62,11 +62,11 @@ class Graph:
         return Graph(self.effect[parameters], self.probability[parameters], self.tested[parameters])
 
 
-def measure_graph(robot: Robot, training: Training, threads: int = 2, quiet: bool = False) -> Graph:
+def measure_graph(robot: Robot, training: Training, threads: int = 2, console: Console | None = None) -> Graph:
     """Measure the effects of all parameters on windows that are drawn as the training windows are.
 
-    One replay per window and parameter, and 8 bytes of memory for each with every channel. ConfigError where the
-    motions do not fit the robot.
+    The console shows how far it is, if given. One replay per window and parameter, and 8 bytes of memory for each with
+    every channel. ConfigError where the motions do not fit the robot.
     """
     driven_joints(robot, training.excitation)
     rng = np.random.default_rng([training.seed, STREAM])
@@ -77,7 +77,7 @@ def measure_graph(robot: Robot, training: Training, threads: int = 2, quiet: boo
     kept = np.flatnonzero(~rollouts.failed)
     point = take(Point(drawn, z, drawn.qpos0, drawn.qvel0, rollouts), kept)
     source, names = FiniteDifference(replay), robot.parameters.names
-    axes = track(range(len(names)), "causal graph", disable=quiet, console=Console(stderr=True))
+    axes = track(range(len(names)), "causal graph", disable=console is None, console=console)
     squared = np.stack([_squared(source, point, axis) for axis in axes], axis=1)  # (W, P, C)
     squared *= (np.ptp([robot.parameters.z_min, robot.parameters.z_max], axis=0)[:, None] ** 2) / 12
     return graph_of(squared, kept // WINDOWS_PER_MOTION, rng)

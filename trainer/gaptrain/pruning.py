@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from click import echo
+from rich.console import Console
 
 from gapd import durable
 from gapd.errors import ConfigError
@@ -50,10 +51,11 @@ def _graph(robot: Robot, training: Training, threads: int) -> Graph:
     path = data_folder(robot, training) / f"graph-{training.graph_windows}.npz"
     graph = _read(path, (len(robot.parameters), len(robot.layout.channels)))
     if graph is None:
-        graph = measure_graph(robot, training, threads)
+        graph = measure_graph(robot, training, threads, Console())
         path.parent.mkdir(parents=True, exist_ok=True)
         file = io.BytesIO()
-        np.savez(file, allow_pickle=False, effect=graph.effect, probability=graph.probability, tested=graph.tested)
+        arrays = {"effect": graph.effect, "probability": graph.probability, "tested": graph.tested}
+        np.savez(file, allow_pickle=False, data=np.array(path.parent.name), **arrays)
         durable.replace(path, file.getvalue())
     for line in graph_report.rest(graph, robot):
         echo(line)
@@ -61,19 +63,19 @@ def _graph(robot: Robot, training: Training, threads: int) -> Graph:
 
 
 def _read(path: Path, shape: tuple[int, int]) -> Graph | None:
-    """The graph in a file; None if it is not there, and, said in a line, if it is damaged."""
+    """The graph in a file; None if it is not there, and, said in a line, if it is damaged or another model's."""
     try:
         with zipfile.ZipFile(path) as file:
             altered = file.testzip()
         with np.load(path, allow_pickle=False) as arrays:
-            graph = Graph(arrays["effect"], arrays["probability"], arrays["tested"])
+            graph, data = Graph(arrays["effect"], arrays["probability"], arrays["tested"]), str(arrays["data"])
     except FileNotFoundError:
         return None
     except (EOFError, KeyError, ValueError, zipfile.BadZipFile):
-        graph, altered = None, "all"
-    if graph is None or altered or (graph.effect.shape, graph.probability.shape, graph.tested.shape) != (
-        shape, shape, shape[:1],
-    ):  # fmt: skip
-        echo(f"{path}: damaged; measured again")
-        return None
-    return graph
+        pass
+    else:
+        shapes = (graph.effect.shape, graph.probability.shape, graph.tested.shape)
+        if altered is None and data == path.parent.name and shapes == (shape, shape, shape[:1]):
+            return graph
+    echo(f"{path}: damaged or of another model; measured again")
+    return None
