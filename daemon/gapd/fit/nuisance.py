@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.fit.estimator import Fit, Problem, Settings, State
+from gapd.fit.finding import Finding
 from gapd.fit.gauss_newton import Normal, damped_step, normal_equations, residuals
-from gapd.fit.structure import TRIAL_SHARE, Finding, Hypothesis, Prior, column_sd, hypotheses, strongest
+from gapd.fit.hypotheses import TRIAL_SHARE, Hypothesis, hypotheses
+from gapd.fit.structure import LOOSE, Prior, column_sd, combine, strongest
 from gapd.gap.jacobian import Linearisation
+from gapd.gap.replay import NOTHING, Unmodelled
 from gapd.model.parameters import LARGEST_MOVE
 
 Array = NDArray[np.float64]
@@ -40,12 +43,22 @@ class Structural:
 
 @dataclass(frozen=True)
 class _Fit:
-    """A fit with forces: hypotheses along its motion, their physical coefficients (n,), derivatives of the replay."""
+    """A fit with hypotheses along its motion, all their physical coefficients (n,), and derivatives of the replay."""
 
     state: State
     exact: Linearisation
     chosen: tuple[Hypothesis, ...]
     coefficient: Array
+
+    @property
+    def sizes(self) -> Array:
+        """Size (n,) of each coefficient."""
+        return np.array([h.size for h in self.chosen for _ in h.effects])
+
+    def each(self) -> list[Array]:
+        """The coefficients (m,) of each hypothesis."""
+        edges = np.cumsum([len(h.effects) for h in self.chosen])
+        return np.split(self.coefficient, edges[:-1])
 
 
 def structural(problem: Problem, fit: Fit) -> Structural:
@@ -53,15 +66,16 @@ def structural(problem: Problem, fit: Fit) -> Structural:
     fits = [_Fit(fit.state, fit.exact, (), np.zeros(0))]
     while len(fits) <= MOST_FINDINGS:
         here = fits[-1]
-        known = {_name(h) for h in here.chosen}
-        tested = [h for h in _along(problem, here.state) if _name(h) not in known]
+        known = {h.name for h in here.chosen}
+        tested = [h for h in _along(problem, here.state) if h.name not in known]
         prior = _prior(problem, here.state)
         if not tested:
             break
         best = strongest(tested, _extended(problem, here, [*here.chosen, *tested]), prior, _left(problem, here.state))
         if best is None:
             break
-        there = _refit(problem, replace(here, chosen=(*here.chosen, best), coefficient=np.append(here.coefficient, 0)))
+        coefficient = np.append(here.coefficient, np.zeros(len(best.effects)))
+        there = _refit(problem, replace(here, chosen=(*here.chosen, best), coefficient=coefficient))
         if there is None:
             break
         fits.append(there)
@@ -73,11 +87,17 @@ def _findings(problem: Problem, fits: list[_Fit]) -> tuple[Finding, ...]:
     last, left = fits[-1], [_left(problem, f.state) for f in fits]
     if not last.chosen:
         return ()
-    normal = _extended(problem, last, list(last.chosen))
-    sd = column_sd(normal, _prior(problem, last.state)) * [h.size for h in last.chosen]
+    parts, p = last.each(), len(last.state.z)
+    directions = [np.ones(1) if len(c) == 1 else c / max(float(np.linalg.norm(c)), 1e-30) for c in parts]
+    along = combine(_extended(problem, last, list(last.chosen)), p, directions)
+    sd = column_sd(along, _prior(problem, last.state)) * [h.size for h in last.chosen]
     share = [max(1.0 - after / before, 0.0) for before, after in pairwise(left)]
-    rows = zip(last.chosen, share, last.coefficient.tolist(), sd.tolist(), strict=True)
-    return tuple(Finding(h.regressor, h.joint, c / s, part, c, s, h.unit) for h, part, c, s in rows)
+    found = []
+    for h, c, d, s, part in zip(last.chosen, parts, directions, sd.tolist(), share, strict=True):
+        size = float(c @ d)
+        direction = tuple(d.tolist()) if len(d) > 1 else ()
+        found.append(Finding(h.regressor, h.joint, size / s, part, size, s, h.unit, direction))
+    return tuple(found)
 
 
 def _refit(problem: Problem, here: _Fit) -> _Fit | None:
@@ -98,17 +118,17 @@ def _steps(problem: Problem, here: _Fit) -> _Fit:
     damping = settings.damping
     normal = _extended(problem, here, list(here.chosen))
     for _ in range(STEPS):
-        step = _step(problem, here.state, normal, damping)
-        coefficient = here.coefficient + step[p:] * [h.size for h in here.chosen]
-        force = np.sum([c * h.force for c, h in zip(coefficient, here.chosen, strict=True)], axis=0)
+        step = _step(problem, here, normal, damping)
+        coefficient = here.coefficient + step[p:] * here.sizes
+        acting = _acting(replace(here, coefficient=coefficient))
         dx0 = here.state.dx0 + normal.x0_step(step)
-        trial = problem.evaluate(problem.space.advance(here.state.z, step[:p]), dx0, force)
+        trial = problem.evaluate(problem.space.advance(here.state.z, step[:p]), dx0, acting)
         before, after = problem.cost(here.state), problem.cost(trial)
         if after >= before:
             damping *= settings.damping_up
             continue
-        along = {_name(h): h for h in _along(problem, trial)}
-        chosen = tuple(along.get(_name(h), h) for h in here.chosen)
+        along = {h.name: h for h in _along(problem, trial)}
+        chosen = tuple(along.get(h.name, h) for h in here.chosen)
         here = _Fit(trial, problem.carry(here.exact, here.state, trial), chosen, coefficient)
         if after > ENOUGH * before:
             break
@@ -117,26 +137,28 @@ def _steps(problem: Problem, here: _Fit) -> _Fit:
     return here
 
 
-def _step(problem: Problem, state: State, normal: Normal, damping: float) -> Array:
+def _acting(here: _Fit) -> Unmodelled:
+    """All hypotheses with their coefficients."""
+    effects = [e for h in here.chosen for e in h.effects]
+    return sum((c * e for c, e in zip(here.coefficient.tolist(), effects, strict=True)), NOTHING)
+
+
+def _step(problem: Problem, here: _Fit, normal: Normal, damping: float) -> Array:
     """Damped step of the parameters (P,) within their box, followed by one of each coefficient in units of its size."""
     information, score = normal.information.sum(axis=0), normal.score.sum(axis=0)
-    p, prior = len(state.z), _prior(problem, state)
-    information[range(p), range(p)] += 1.0 / prior.sd**2
-    score[:p] += prior.pull
-    low, high = problem.space.box(state.z)
+    p, prior, coefficient = len(here.state.z), _prior(problem, here.state), here.coefficient / here.sizes
+    information += np.diag(1.0 / np.concatenate([prior.sd, np.full(len(coefficient), LOOSE)]) ** 2)
+    score += np.concatenate([prior.pull, -coefficient / LOOSE**2])
+    low, high = problem.space.box(here.state.z)
     loose = np.full(len(score) - p, LARGEST_MOVE)
     lower = np.concatenate([np.where(problem.held, 0.0, low), -loose])
     upper = np.concatenate([np.where(problem.held, 0.0, high), loose])
     return damped_step(information, score, damping, lower, upper)
 
 
-def _name(hypothesis: Hypothesis) -> tuple[str, str]:
-    return hypothesis.regressor, hypothesis.joint
-
-
 def _along(problem: Problem, state: State) -> list[Hypothesis]:
     """All hypotheses, along the motion of the state."""
-    return hypotheses(problem.exact.replay.robot.layout, problem.windows, state.rollouts.features)
+    return hypotheses(problem.exact.replay.robot, problem.windows, state.rollouts.features)
 
 
 def _prior(problem: Problem, state: State) -> Prior:
@@ -149,11 +171,11 @@ def _left(problem: Problem, state: State) -> float:
 
 
 def _extended(problem: Problem, here: _Fit, columns: list[Hypothesis]) -> Normal:
-    """Normal equations with one more column per hypothesis: the exact effect of a little of its force.
+    """Normal equations with further columns for hypotheses: the exact effect of a little of each.
 
-    Columns count in units of the joint's RMS load, so that steps are of the size of scaled parameters.
+    Columns count in units of the hypothesis's size, so that steps are of the size of scaled parameters.
     """
-    effects = [problem.effect(here.state, TRIAL_SHARE * h.size * h.force) / TRIAL_SHARE for h in columns]
+    effects = [problem.effect(here.state, (TRIAL_SHARE * h.size) * e) / TRIAL_SHARE for h in columns for e in h.effects]
     jacobian = np.concatenate([here.exact.jacobian, np.stack(effects, axis=-1)], axis=-1)
     linear = replace(here.exact, jacobian=jacobian)
     return normal_equations(here.state.gap, linear, problem.weight, here.state.dx0, problem.windows.x0_sd)

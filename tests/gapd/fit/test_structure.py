@@ -13,14 +13,16 @@ from mujoco import batch
 from numpy.typing import NDArray
 
 from gapd.fit.gauss_newton import Normal
+from gapd.fit.hypotheses import Hypothesis, hypotheses
 from gapd.fit.identify import Identification, identify
-from gapd.fit.structure import MIN_SHARE, Hypothesis, Prior, column_sd, hypotheses, strongest, surviving
-from gapd.gap.replay import Replay
+from gapd.fit.structure import MIN_SHARE, Prior, column_sd, strongest, surviving
+from gapd.gap.replay import Replay, Unmodelled
 from gapd.gap_model.bundle import open_bundle
 from gapd.gap_model.learned import Learned
 from gapd.measured.windows import Windows
 from gapd.model.robot import Robot
-from gaptrain.simulate import Structure, load_dependent_friction
+from gaptrain.simulate import Structure
+from gaptrain.structures import load_dependent_friction
 
 Array = NDArray[np.float64]
 
@@ -211,7 +213,7 @@ def test_a_force_that_really_drifts_is_found(carrier: Robot, windows_of: Any, se
 
 
 def hypothesis(regressor: str, size: float = 1.0) -> Hypothesis:
-    return Hypothesis(regressor, "j", np.zeros(0), size, "")
+    return Hypothesis(regressor, "j", (Unmodelled(),), size, "")
 
 
 def linear_case(
@@ -350,7 +352,7 @@ def test_surviving(plain: float, with_nuisance: float, sd: float, kept: bool) ->
 
 def replayed(robot: Robot, windows: Windows) -> list[Hypothesis]:
     features = Replay(robot).run(windows, robot.parameters.nominal).features
-    return hypotheses(robot.layout, windows, features)
+    return hypotheses(robot, windows, features)
 
 
 def test_hypotheses_are_forces_at_their_joint_that_oppose_the_motion(tiny: Robot, windows_of: Any) -> None:
@@ -379,7 +381,7 @@ def test_a_joint_that_rests_has_no_hypothesis(arm: Robot, windows_of: Any) -> No
     windows: Windows = windows_of(arm, arm.parameters.nominal, 4, seed=1)
     features = Replay(arm).run(windows, arm.parameters.nominal).features
     features[..., 7 + 2] = 0.0  # velocity of joint3
-    tested = hypotheses(arm.layout, windows, features)
+    tested = hypotheses(arm, windows, features)
     joints = {h.joint for h in tested}
     assert joints == {f"joint{n}" for n in (1, 2, 4, 5, 6, 7)}
     for h in tested:
