@@ -5,7 +5,9 @@ The effect of each on the prediction is exact to first order: one more replay wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,8 @@ STICK_SHARE = 0.3
 STOP_SHARE = 0.2
 # Size of the trial force, as a share of the joint's RMS load: far above solver tolerance, still linear.
 TRIAL_SHARE = 0.01
+# Half gaps of backlash that are tried, as shares of what the joint's RMS load bends its servo.
+GAPS = (0.03, 0.3, 1.0)
 # Rotation of a body frame that matters, rad: derivatives are taken at a hundredth of it.
 BEND = 0.1
 # Joints slower or under less load than this (SI) are at rest: there is nothing to test.
@@ -51,8 +55,13 @@ class Hypothesis:
         return self.regressor, self.joint
 
 
-def hypotheses(robot: Robot, windows: Windows, features: Array) -> list[Hypothesis]:
-    """All hypotheses for all joints that move, from the replayed features (W, K+1, F) at the knots."""
+def hypotheses(
+    robot: Robot, windows: Windows, features: Array, gaps: Mapping[str, float] = MappingProxyType({})
+) -> list[Hypothesis]:
+    """All hypotheses for all joints that move, from the replayed features (W, K+1, F) at the knots.
+
+    gaps: half gap by joint, rad or m, of backlash that acts in these features.
+    """
     layout = robot.layout
     nv, nu = windows.qpos0.shape[1], windows.control.shape[2]
     steps = _to_steps(features, layout)
@@ -85,8 +94,7 @@ def hypotheses(robot: Robot, windows: Windows, features: Array) -> list[Hypothes
             force = np.zeros_like(position)
             force[..., joint] = shape
             found.append(_at(layout, joint, regressor, Unmodelled(force=force), size=torque / size))
-        if (play := _play(robot, joint, tau)) is not None:
-            found.append(play)
+        found.extend(_play(robot, joint, steps, torque, gaps.get(layout.joints[joint])))
         if (bend := _bend(robot, joint)) is not None:
             found.append(bend)
     return found
@@ -97,21 +105,38 @@ def _at(layout: Layout, joint: int, regressor: str, *effects: Unmodelled, size: 
     return Hypothesis(regressor, layout.joints[joint], effects, size, unit)
 
 
-def _play(robot: Robot, joint: int, load: Array) -> Hypothesis | None:
-    """Backlash between a joint (number) and its position servo, which sees the motor; load (W, N+1), N·m or N.
+def _play(robot: Robot, joint: int, steps: Array, load: float, half_gap: float | None) -> list[Hypothesis]:
+    """Backlash between a joint (number) and its position servo, which sees the motor; along features (W, N+1, F).
 
-    The motor is ahead of the joint by half the gap on the side that the load asks for, so the servo acts as if its
-    command were short by that much.
+    One for each gap that is tried, or for half_gap alone. load is the joint's RMS load; half_gap, in rad or m, the one that already acts in these features. The motor has no
+    mass: it runs against the servo's own damping to the face that the command asks for. At a face the servo acts as if
+    its command were short by half the gap, between them as if it were short by all that it asks for.
     """
     layout, model = robot.layout, robot.model
-    servos = np.flatnonzero((layout.actuator_joint == joint) & (model.actuator_biasprm[:, 1] < 0))
-    stiffness = float(-model.actuator_biasprm[servos, 1] @ layout.actuator_gear[servos] ** 2)
+    mine = np.flatnonzero(layout.actuator_joint == joint)
+    gear = layout.actuator_gear[mine]
+    stiffness, damping = (-model.actuator_biasprm[mine, i] @ gear**2 for i in (1, 2))
+    servos = mine[model.actuator_biasprm[mine, 1] < 0]
     if stiffness < LOADED:
-        return None
-    torque = _rms(load)
-    command = np.zeros((*load.shape, model.nu))
-    command[..., servos] = -np.tanh(load / (SIGN_SHARE * torque))[..., None] * layout.actuator_gear[servos]
-    return _at(layout, joint, "backlash", Unmodelled(command=command), size=torque / stiffness)
+        return []
+    size = load / stiffness
+    halves = [share * size for share in GAPS] if half_gap is None else [max(half_gap, TRIAL_SHARE * size)]
+    nv = len(layout.joints)
+    q, v, u = (steps[..., joint], steps[..., nv + joint], steps[..., 2 * nv + mine])
+    asked = u @ (gear * model.actuator_gainprm[mine, 0]) + model.actuator_biasprm[mine, 0] @ gear
+    wanted = (asked - damping * v) / stiffness - q  # by how much a motor without a gap would be pulled ahead
+    lag, found = damping / stiffness / layout.step_s, []
+    for half in halves:
+        short = np.empty_like(q)
+        motor = q[:, 0] + np.clip(wanted[:, 0], -half, half)
+        for step in range(q.shape[1]):
+            free = (lag * motor + asked[:, step] / stiffness) / (lag + 1.0)
+            motor = np.clip(free, q[:, step] - half, q[:, step] + half)
+            short[:, step] = np.where(motor == free, wanted[:, step], motor - q[:, step])
+        command = np.zeros((*q.shape, model.nu))
+        command[..., servos] = -short[..., None] / half * layout.actuator_gear[servos]
+        found.append(_at(layout, joint, "backlash", Unmodelled(command=command), size=size))
+    return found
 
 
 def _bend(robot: Robot, joint: int) -> Hypothesis | None:

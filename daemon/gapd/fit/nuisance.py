@@ -58,7 +58,7 @@ class _Fit:
     def each(self) -> list[Array]:
         """The coefficients (m,) of each hypothesis."""
         edges = np.cumsum([len(h.effects) for h in self.chosen])
-        return np.split(self.coefficient, edges[:-1])
+        return np.split(self.coefficient, edges)[:-1]
 
 
 def structural(problem: Problem, fit: Fit) -> Structural:
@@ -67,7 +67,7 @@ def structural(problem: Problem, fit: Fit) -> Structural:
     while len(fits) <= MOST_FINDINGS:
         here = fits[-1]
         known = {h.name for h in here.chosen}
-        tested = [h for h in _along(problem, here.state) if h.name not in known]
+        tested = [h for h in _along(problem, here) if h.name not in known]
         prior = _prior(problem, here.state)
         if not tested:
             break
@@ -127,7 +127,7 @@ def _steps(problem: Problem, here: _Fit) -> _Fit:
         if after >= before:
             damping *= settings.damping_up
             continue
-        along = {h.name: h for h in _along(problem, trial)}
+        along = {h.name: h for h in _along(problem, replace(here, state=trial, coefficient=coefficient))}
         chosen = tuple(along.get(h.name, h) for h in here.chosen)
         here = _Fit(trial, problem.carry(here.exact, here.state, trial), chosen, coefficient)
         if after > ENOUGH * before:
@@ -156,9 +156,10 @@ def _step(problem: Problem, here: _Fit, normal: Normal, damping: float) -> Array
     return damped_step(information, score, damping, lower, upper)
 
 
-def _along(problem: Problem, state: State) -> list[Hypothesis]:
-    """All hypotheses, along the motion of the state."""
-    return hypotheses(problem.exact.replay.robot, problem.windows, state.rollouts.features)
+def _along(problem: Problem, here: _Fit) -> list[Hypothesis]:
+    """All hypotheses, along the motion of the fit."""
+    gaps = {h.joint: float(c[0]) for h, c in zip(here.chosen, here.each(), strict=True) if h.regressor == "backlash"}
+    return hypotheses(problem.exact.replay.robot, problem.windows, here.state.rollouts.features, gaps)
 
 
 def _prior(problem: Problem, state: State) -> Prior:

@@ -60,6 +60,9 @@ def strongest(tested: Sequence[Hypothesis], normal: Normal, prior: Prior, remain
     late, gain = _change(normal, prior, beside)
     changing, wider = _changing(normal, prior, late)
     competing = range(beside + len(prior.sd))
+    import os
+    if os.environ.get("DBG"):
+        print([(tested[i].regressor,tested[i].joint,round(signed[i],3)) for i in worth][:8], gain/remaining)
     for i in worth:
         beside_change = _share(changing, wider, [*competing, len(competing) + i], least, wide[i])
         if abs(signed[i]) > gain / remaining or signed[i] * beside_change > 0:

@@ -114,6 +114,7 @@ class Replay:
         sims.warning[:] = 0
         sims.bind("qpos")[:] = qpos0
         sims.bind("qvel")[:] = qvel0
+        self._remember(sims, windows.control)
         control, spec = windows.control, mujoco.mjtState.mjSTATE_CTRL.value
         if unmodelled.command is not None:
             control = control + unmodelled.command
@@ -154,6 +155,21 @@ class Replay:
             field[:, group.flat] = self.robot.binding.values(group, physical, context)
         if any(group.needs_set_const for group in cells):
             sims.set_const()
+
+    def _remember(self, sims: batch.Batch, control: Array) -> None:
+        """Fill the histories of delayed actuators, which act on commands from before the window: (n, N+1, nu).
+
+        What came before is the window's own beginning mirrored at its first command, which keeps rate and value. The
+        zeros of a reset would be a kick at the start of each window.
+        """
+        model = self.robot.model
+        for actuator in np.flatnonzero(model.actuator_history[:, 0]):
+            samples = int(model.actuator_history[actuator, 0])
+            # Two numbers, then the times of the samples in ascending order, then their values.
+            first = int(model.actuator_historyadr[actuator]) + 2 + samples
+            back = np.minimum(np.arange(samples, 0, -1), control.shape[1] - 1)
+            values = 2.0 * control[:, :1, actuator] - control[:, back, actuator]
+            sims.bind("history")[:, first : first + samples] = values
 
     def _rotate(self, sims: batch.Batch, rotation: Array) -> None:
         """Rotate body frames of the model by vectors (nbody, 3), after the parameters are written.

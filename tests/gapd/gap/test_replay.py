@@ -120,7 +120,7 @@ def test_order_and_chunks_do_not_change_a_bit(
     monkeypatch.setattr(replay_module, "CHUNK", 3)
     force = np.zeros((10, tiny.layout.steps + 1, 1))
     pieces = Replay(tiny)
-    for got in (pieces.run(tiny_windows, physical), pieces.run(tiny_windows, physical, force=force)):
+    for got in (pieces.run(tiny_windows, physical), pieces.run(tiny_windows, physical, unmodelled=Unmodelled(force))):
         np.testing.assert_array_equal(got.predicted, plain.predicted)
         np.testing.assert_array_equal(got.features, plain.features)
     assert pieces.rollouts == 20
