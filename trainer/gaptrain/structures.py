@@ -53,8 +53,8 @@ def backlash(robot: Robot, joint: str, half_gap: float) -> Structure:
         damping = -(bias0[..., 2] @ gear**2)
         if not ((stiffness > 0).all() and (damping > 0).all()):
             raise InputError(
-                f"backlash at {joint}: its actuators feed back stiffness {stiffness.min():g} and damping "
-                f"{damping.min():g}, and both have to be above zero; choose a joint with a position servo"
+                f"backlash at {joint}: its actuators feed back stiffness {stiffness.min() + 0.0:g} and damping "
+                f"{damping.min() + 0.0:g}, and both have to be above zero; choose a joint with a position servo"
             )
         qpos, ctrl = sims.bind("qpos"), sims.bind("ctrl")
         motor = qpos[:, dof].copy()

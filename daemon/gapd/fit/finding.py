@@ -36,14 +36,14 @@ MEANING = {
     "upper stop": Meaning("N·m/rad", "N/m", "is pushed back from above", "look for contact or a cable at {}"),
     "lower stop": Meaning("N·m/rad", "N/m", "is pushed back from below", "look for contact or a cable at {}"),
     "backlash": Meaning(
-        "rad", "m", "follows its motor with play: half a gap of",
-        "check gears, belt and coupling of {0} for play; until it is gone randomise it in training: no MuJoCo parameter "
-        "has it, and friction and damping of {0} are not to be trusted",
+        "rad", "m", "follows its motor with play, half of it is",
+        "check gears, belt and coupling of {0} for play; no MuJoCo parameter has it: while it is there randomise it in "
+        "training, and do not trust friction, damping and armature of {0}",
     ),
     "bent link": Meaning(
-        "rad", "rad", "axis or link is not where the MJCF has it",
-        "measure the link of {0} and the zero of its encoder, check its mounting, and correct the frame of its body in the "
-        "MJCF: masses and gains would only make up for it",
+        "rad", "rad", "its link or axis is not where the MJCF has it, turned by",
+        "check mounting and link of {0} and the zero of its encoder, and correct the quat of its body in the MJCF: no "
+        "mass, friction or gain makes up for it in other poses",
     ),
     "drift": Meaning("N·m/s", "N/s", "a force drifts with time", "record {} warm, and at constant supply voltage"),
 }  # fmt: skip
@@ -71,7 +71,7 @@ class Finding:
             size = f"about {self.coefficient:.2g}{unit}"
         explains = f"explains {100 * self.share:.0f} % of the squared gap (z {self.z:.0f})"
         if self.direction:
-            size += f" about ({', '.join(f'{d:.2f}' for d in self.direction)}) of its body"
+            size += f" about ({', '.join(f'{round(d, 2) + 0.0:g}' for d in self.direction)}) of its body"
         return f"{self.joint}: {MEANING[self.regressor].sentence}: {self.regressor} {size} {explains}"
 
     @property

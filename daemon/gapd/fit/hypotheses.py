@@ -108,9 +108,10 @@ def _at(layout: Layout, joint: int, regressor: str, *effects: Unmodelled, size: 
 def _play(robot: Robot, joint: int, steps: Array, load: float, half_gap: float | None) -> list[Hypothesis]:
     """Backlash between a joint (number) and its position servo, which sees the motor; along features (W, N+1, F).
 
-    One for each gap that is tried, or for half_gap alone. load is the joint's RMS load; half_gap, in rad or m, the one that already acts in these features. The motor has no
-    mass: it runs against the servo's own damping to the face that the command asks for. At a face the servo acts as if
-    its command were short by half the gap, between them as if it were short by all that it asks for.
+    One for each gap that is tried, or for half_gap alone, rad or m, which acts in these features already; load is the
+    joint's RMS load. The motor has no mass: it runs against the servo's own damping to the face that the command asks
+    for. At a face the servo acts as if its command were short by half the gap, between them as if it were short by all
+    that it asks for.
     """
     layout, model = robot.layout, robot.model
     mine = np.flatnonzero(layout.actuator_joint == joint)

@@ -1,6 +1,6 @@
 """Structural hypotheses against a fit: test them, and fit again with what was found as a nuisance. No I/O.
 
-The strongest hypothesis is fitted together with all parameters, and the others are tested again beside it, until none
+The contenders hypothesis is fitted together with all parameters, and the others are tested again beside it, until none
 holds. Each round starts from exact derivatives with the forces found so far: the first order of a large effect gives a
 wrong coefficient and drags its neighbours along.
 """
@@ -8,7 +8,6 @@ wrong coefficient and drags its neighbours along.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,8 @@ from gapd.fit.estimator import Fit, Problem, Settings, State
 from gapd.fit.finding import Finding
 from gapd.fit.gauss_newton import Normal, damped_step, normal_equations, residuals
 from gapd.fit.hypotheses import TRIAL_SHARE, Hypothesis, hypotheses
-from gapd.fit.structure import LOOSE, Prior, column_sd, combine, strongest
+from gapd.fit.structure import LOOSE, Prior, column_sd, combine, contenders
+from gapd.fit.uncertainty import CHANGE_SD
 from gapd.gap.jacobian import Linearisation
 from gapd.gap.replay import NOTHING, Unmodelled
 from gapd.model.parameters import LARGEST_MOVE
@@ -29,13 +29,15 @@ MOST_FINDINGS = 3
 # Linearisations of one refit, and steps with each. A step replays the forces along the motion that the last one gave.
 LINEARISATIONS = 3
 STEPS = 6
+# Each further coefficient has to explain this share more: the simpler of two that explain nearly as much holds.
+SIMPLER = 0.018
 # A step that leaves more than this share of the cost is the last with its derivatives.
 ENOUGH = 0.999
 
 
 @dataclass(frozen=True)
 class Structural:
-    """What no parameter explains, strongest first, and the fit beside it: its state has the forces of the findings."""
+    """What no parameter explains, contenders first, and the fit beside it: its state has the forces of the findings."""
 
     findings: tuple[Finding, ...]
     state: State
@@ -71,33 +73,55 @@ def structural(problem: Problem, fit: Fit) -> Structural:
         prior = _prior(problem, here.state)
         if not tested:
             break
-        best = strongest(tested, _extended(problem, here, [*here.chosen, *tested]), prior, _left(problem, here.state))
-        if best is None:
+        normal = _extended(problem, here, [*here.chosen, *tested])
+        found = [_with(problem, here, h) for h in contenders(tested, normal, prior, _left(problem, here.state))]
+        fitted = [f for f in found if f is not None]
+        if not fitted:
             break
-        coefficient = np.append(here.coefficient, np.zeros(len(best.effects)))
-        there = _refit(problem, replace(here, chosen=(*here.chosen, best), coefficient=coefficient))
-        if there is None:
-            break
+        began = problem.cost(here.state)
+        there = max(fitted, key=lambda f: (began - problem.cost(f.state)) / (1.0 + SIMPLER * len(f.chosen[-1].effects)))
         fits.append(there)
     return Structural(_findings(problem, fits), fits[-1].state)
 
 
 def _findings(problem: Problem, fits: list[_Fit]) -> tuple[Finding, ...]:
-    """What each round added, with the coefficients of the last: they hold together."""
+    """What each round added, with the coefficients of the last: they hold together.
+
+    What is not significant beside the later ones was one of them in disguise, and is none.
+    """
     last, left = fits[-1], [_left(problem, f.state) for f in fits]
     if not last.chosen:
         return ()
-    parts, p = last.each(), len(last.state.z)
-    directions = [np.ones(1) if len(c) == 1 else c / max(float(np.linalg.norm(c)), 1e-30) for c in parts]
-    along = combine(_extended(problem, last, list(last.chosen)), p, directions)
-    sd = column_sd(along, _prior(problem, last.state)) * [h.size for h in last.chosen]
-    share = [max(1.0 - after / before, 0.0) for before, after in pairwise(left)]
-    found = []
-    for h, c, d, s, part in zip(last.chosen, parts, directions, sd.tolist(), share, strict=True):
+    prior, normal = _prior(problem, last.state), _extended(problem, last, list(last.chosen))
+    directions = _directions(last, column_sd(normal, prior) * last.sizes)
+    along = column_sd(combine(normal, len(last.state.z), directions), prior)
+    sds = (along * [h.size for h in last.chosen]).tolist()
+    found, before = list[Finding](), left[0]
+    for h, c, d, sd, after in zip(last.chosen, last.each(), directions, sds, left[1:], strict=True):
         size = float(c @ d)
+        if abs(size) < CHANGE_SD * sd:
+            continue
         direction = tuple(d.tolist()) if len(d) > 1 else ()
-        found.append(Finding(h.regressor, h.joint, size / s, part, size, s, h.unit, direction))
+        share = max(1.0 - after / before, 0.0)
+        found.append(Finding(h.regressor, h.joint, size / sd, share, size, sd, h.unit, direction))
+        before = after
     return tuple(found)
+
+
+def _directions(fit: _Fit, sd: Array) -> list[Array]:
+    """Unit vector (m,) along the coefficients of each hypothesis, without the parts that the data do not determine."""
+    edges, found = np.cumsum([len(h.effects) for h in fit.chosen])[:-1], []
+    for c, s in zip(fit.each(), np.split(sd, edges), strict=True):
+        z = np.abs(c) / np.maximum(s, 1e-30)
+        known = c * (z >= min(CHANGE_SD, z.max()))
+        found.append(np.ones(1) if len(c) == 1 else known / max(float(np.linalg.norm(known)), 1e-30))
+    return found
+
+
+def _with(problem: Problem, here: _Fit, hypothesis: Hypothesis) -> _Fit | None:
+    """The fit beside one more hypothesis; None if that takes nothing away."""
+    coefficient = np.append(here.coefficient, np.zeros(len(hypothesis.effects)))
+    return _refit(problem, replace(here, chosen=(*here.chosen, hypothesis), coefficient=coefficient))
 
 
 def _refit(problem: Problem, here: _Fit) -> _Fit | None:

@@ -25,6 +25,10 @@ FALSE_FINDING = 1e-3
 MIN_SHARE = 0.02
 # A parameter's change survives if at least this share of it remains with the finding as a nuisance.
 SURVIVING_SHARE = 0.5
+# Hypotheses that explain at least this share of what the strongest does are fitted, too: the first order of a large
+# effect does not tell neighbours apart.
+CONTENDS = 0.7
+MOST_CONTENDERS = 2
 # Prior standard deviation of a coefficient in units of its size: wide, it only holds what has no effect at all.
 LOOSE = 10.0
 
@@ -37,11 +41,14 @@ class Prior:
     pull: Array
 
 
-def strongest(tested: Sequence[Hypothesis], normal: Normal, prior: Prior, remaining: float) -> Hypothesis | None:
-    """The hypothesis that explains most, if it is significant, worth acting on, and no change of the robot feigns it.
+def contenders(tested: Sequence[Hypothesis], normal: Normal, prior: Prior, remaining: float) -> list[Hypothesis]:
+    """The hypotheses that explain most, if significant, worth acting on, and if no change of the robot feigns them.
 
-    normal holds P parameters, the columns of the findings so far, and those of each hypothesis; each hypothesis competes
-    with all but the other hypotheses, along the direction in which it explains most. Its windows are in the order of time. remaining is the squared weighted gap.
+    At most MOST_CONTENDERS, no two of a name, the strongest first; the others explain nearly as much.
+
+    normal holds P parameters, the columns of the findings so far, and those of each hypothesis; each hypothesis
+    competes with all but the other hypotheses, along the direction in which it explains most. Its windows are in the
+    order of time. remaining is the squared weighted gap.
     Parameters that change at some moment must explain less, or leave something significant to explain.
     """
     widths = [len(h.effects) for h in tested]
@@ -56,18 +63,20 @@ def strongest(tested: Sequence[Hypothesis], normal: Normal, prior: Prior, remain
     signed = [s if h.regressor not in RESISTS or s > 0 else 0.0 for s, h in zip(shares, tested, strict=True)]
     worth = sorted((i for i, s in enumerate(signed) if abs(s) >= MIN_SHARE), key=lambda i: -abs(signed[i]))
     if not worth:
-        return None
+        return []
     late, gain = _change(normal, prior, beside)
     changing, wider = _changing(normal, prior, late)
     competing = range(beside + len(prior.sd))
-    import os
-    if os.environ.get("DBG"):
-        print([(tested[i].regressor,tested[i].joint,round(signed[i],3)) for i in worth][:8], gain/remaining)
+    found: dict[tuple[str, str], int] = {}
     for i in worth:
+        if len(found) == MOST_CONTENDERS or (
+            found and abs(signed[i]) < CONTENDS * abs(signed[next(iter(found.values()))])
+        ):
+            break
         beside_change = _share(changing, wider, [*competing, len(competing) + i], least, wide[i])
         if abs(signed[i]) > gain / remaining or signed[i] * beside_change > 0:
-            return tested[i]
-    return None
+            found.setdefault(tested[i].name, i)
+    return [tested[i] for i in found.values()]
 
 
 def combine(normal: Normal, beside: int, directions: Sequence[Array]) -> Normal:
