@@ -36,12 +36,12 @@ MEANING = {
     "upper stop": Meaning("N·m/rad", "N/m", "is pushed back from above", "look for contact or a cable at {}"),
     "lower stop": Meaning("N·m/rad", "N/m", "is pushed back from below", "look for contact or a cable at {}"),
     "backlash": Meaning(
-        "rad", "m", "follows its motor with play, half of it is",
+        "rad", "m", "has play between motor and joint, to either side",
         "check gears, belt and coupling of {0} for play; no MuJoCo parameter has it: while it is there randomise it in "
-        "training, and do not trust friction, damping and armature of {0}",
+        "training, and take friction, damping and armature of {0} for effective values only",
     ),
     "bent link": Meaning(
-        "rad", "rad", "its link or axis is not where the MJCF has it, turned by",
+        "rad", "rad", "its link or axis is not where the MJCF has it",
         "check mounting and link of {0} and the zero of its encoder, and correct the quat of its body in the MJCF: no "
         "mass, friction or gain makes up for it in other poses",
     ),

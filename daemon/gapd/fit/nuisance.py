@@ -16,7 +16,7 @@ from gapd.fit.estimator import Fit, Problem, Settings, State
 from gapd.fit.finding import Finding
 from gapd.fit.gauss_newton import Normal, damped_step, normal_equations, residuals
 from gapd.fit.hypotheses import TRIAL_SHARE, Hypothesis, hypotheses
-from gapd.fit.structure import LOOSE, Prior, column_sd, combine, contenders
+from gapd.fit.structure import LOOSE, Prior, column_covariance, combine, contenders
 from gapd.fit.uncertainty import CHANGE_SD
 from gapd.gap.jacobian import Linearisation
 from gapd.gap.replay import NOTHING, Unmodelled
@@ -93,9 +93,9 @@ def _findings(problem: Problem, fits: list[_Fit]) -> tuple[Finding, ...]:
     if not last.chosen:
         return ()
     prior, normal = _prior(problem, last.state), _extended(problem, last, list(last.chosen))
-    directions = _directions(last, column_sd(normal, prior) * last.sizes)
-    along = column_sd(combine(normal, len(last.state.z), directions), prior)
-    sds = (along * [h.size for h in last.chosen]).tolist()
+    directions = _directions(last, column_covariance(normal, prior) * np.outer(last.sizes, last.sizes))
+    along = np.diag(column_covariance(combine(normal, len(last.state.z), directions), prior))
+    sds = (np.sqrt(along) * [h.size for h in last.chosen]).tolist()
     found, before = list[Finding](), left[0]
     for h, c, d, sd, after in zip(last.chosen, last.each(), directions, sds, left[1:], strict=True):
         size = float(c @ d)
@@ -108,13 +108,20 @@ def _findings(problem: Problem, fits: list[_Fit]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _directions(fit: _Fit, sd: Array) -> list[Array]:
+def _directions(fit: _Fit, covariance: Array) -> list[Array]:
     """Unit vector (m,) along the coefficients of each hypothesis, without the parts that the data do not determine."""
-    edges, found = np.cumsum([len(h.effects) for h in fit.chosen])[:-1], []
-    for c, s in zip(fit.each(), np.split(sd, edges), strict=True):
-        z = np.abs(c) / np.maximum(s, 1e-30)
-        known = c * (z >= min(CHANGE_SD, z.max()))
-        found.append(np.ones(1) if len(c) == 1 else known / max(float(np.linalg.norm(known)), 1e-30))
+    found, first = [], 0
+    for c in fit.each():
+        own = slice(first, first + len(c))
+        first += len(c)
+        if len(c) == 1:
+            found.append(np.ones(1))
+            continue
+        variance, axes = np.linalg.eigh(covariance[own, own])
+        part = axes.T @ c
+        z = np.abs(part) / np.sqrt(np.maximum(variance, 1e-30))
+        known = axes @ (part * (z >= min(CHANGE_SD, z.max())))
+        found.append(known / max(float(np.linalg.norm(known)), 1e-30))
     return found
 
 

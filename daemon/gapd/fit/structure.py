@@ -169,11 +169,12 @@ def _inverse(information: Array, prior_sd: Array) -> Array:
     return np.asarray(np.linalg.inv(total + 1e-9 * np.diag(np.diag(total))))
 
 
-def column_sd(normal: Normal, prior: Prior) -> Array:
-    """Standard deviations of the columns after the P parameters, at a fit that includes them."""
+def column_covariance(normal: Normal, prior: Prior) -> Array:
+    """Covariance (n, n) of the n columns after the P parameters, at a fit that includes them."""
     inverse = _inverse(normal.information, prior.sd)
     factor, _ = inflation(normal.information, normal.score, inverse)
-    return np.asarray(np.sqrt(factor * np.diag(inverse))[len(prior.sd) :])
+    root = np.sqrt(factor)
+    return np.asarray((inverse * root[:, None] * root)[len(prior.sd) :, len(prior.sd) :])
 
 
 def surviving(before: Array, plain: Array, with_nuisance: Array, sd: Array) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gapd.fit.gauss_newton import Normal
 from gapd.fit.hypotheses import Hypothesis, hypotheses
 from gapd.fit.identify import Identification, identify
-from gapd.fit.structure import MIN_SHARE, Prior, column_sd, contenders, surviving
+from gapd.fit.structure import MIN_SHARE, Prior, column_covariance, contenders, surviving
 from gapd.gap.replay import Replay, Unmodelled
 from gapd.gap_model.bundle import open_bundle
 from gapd.gap_model.learned import Learned
@@ -321,7 +321,9 @@ def test_the_deviation_of_a_column_is_that_of_least_squares() -> None:
     """Up to the inflation that 30 windows seem to need."""
     normal, prior, _ = linear_case(free, 0.0, seed=5)
     inverse = np.linalg.inv(normal.information.sum(axis=0))
-    np.testing.assert_allclose(column_sd(normal, prior), np.sqrt(np.diag(inverse)[3:]), rtol=0.35)
+    np.testing.assert_allclose(
+        np.sqrt(np.diag(column_covariance(normal, prior))), np.sqrt(np.diag(inverse)[3:]), rtol=0.35
+    )
 
 
 def changing_case(change: float, size: float, scatter: float = 0.0, seed: int = 4) -> tuple[Normal, Prior, float]:
@@ -448,6 +450,30 @@ def test_a_hidden_spring_in_the_arm_is_named(
     assert abs(first.coefficient - stiffness) < 4 * first.coefficient_sd
     friction = arm.parameters.names.index(f"joint/{joint}/frictionloss")
     assert abs(found.with_nuisance[friction] - z[friction]) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("joint", "half_gap", "seed"), [("joint2", 0.002, 1), ("joint6", 0.01, 2)])
+def test_backlash_in_the_arm_is_named(arm: Robot, windows_of: Any, joint: str, half_gap: float, seed: int) -> None:
+    z = truth_of(arm, seed)
+    windows = windows_of(arm, arm.parameters.to_physical(z), 40, seed, backlash(arm, joint, half_gap))
+    found = identify(Replay(arm, 2), windows, arm.parameters.z_nominal, Learned(open_bundle(arm), arm))
+    first = found.findings[0]
+    assert (first.regressor, first.joint) == ("backlash", joint)
+    assert abs(first.coefficient - half_gap) < 0.25 * half_gap
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("link", "degrees", "seed"), [("link2", 2.0, 1), ("link5", 4.0, 2)])
+def test_a_bent_link_of_the_arm_is_named_and_nothing_is_bent_beside_it(
+    arm: Robot, windows_of: Any, link: str, degrees: float, seed: int
+) -> None:
+    z, angle = truth_of(arm, seed), float(np.radians(degrees))
+    windows = windows_of(arm, arm.parameters.to_physical(z), 40, seed, bent_link(arm, link, angle, (0.6, 0.8, 0)))
+    found = identify(Replay(arm, 2), windows, arm.parameters.z_nominal, Learned(open_bundle(arm), arm))
+    (finding,) = found.findings
+    assert (finding.regressor, finding.joint) == ("bent link", link.replace("link", "joint"))
+    assert np.abs(found.with_nuisance - z).max() < 0.1
 
 
 @pytest.mark.slow
