@@ -27,6 +27,7 @@ class Kind:
     unit: str
     sizes: dict[str, tuple[float, ...]]
     hidden: bool = True
+    most: int = 1000  # truths
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -40,8 +41,8 @@ KINDS = {
     "backlash": Kind("rad", {"arm7": (0.0005, 0.002, 0.006, 0.02), "servo_pendulum": (0.003, 0.01, 0.03, 0.06)}),
     "bent link": Kind("°", {"arm7": (0.25, 1.0, 3.0, 8.0)}),
     "none": Kind("", {"arm7": (0.0,), "servo_pendulum": (0.0,)}, hidden=False),
-    "payload": Kind("times", {"arm7": (0.5, 2.0)}, hidden=False),
-    "delay": Kind("s", {"arm7": (0.006, 0.014)}, hidden=False),
+    "payload": Kind("times", {"arm7": (0.5, 2.0)}, hidden=False, most=4),
+    "delay": Kind("s", {"arm7": (0.006, 0.014)}, hidden=False, most=4),
 }
 
 
