@@ -47,10 +47,10 @@ ERROR with a remedy. silent: an OK correction that sends a bent value. gap: RMS 
 standard deviations, median; beside: in the fit beside the findings. bent: values more than 3 standard deviations from
 the truth, per recording; beside: in the fit beside the findings; sent: bent values that the decision sends, beside a
 finding marked effective. Gauss-Newton: finite differences, no structure tests, as many rollouts; bent values per
-recording, none of which is held back; on some of the recordings, a dash where on none.""",
-    """found: how often the parameter that changed has a significant change that ends within 3 standard deviations of the
-truth. Payload and delay start from the truth but for that one; everything else starts from nominal. A healthy fit of 29 values has some
-beyond 3 standard deviations, too: compare with the rows of none.""",
+recording, none of which is held back; a dash where it did not run.""",
+    """found: how often the parameter that changed has a significant change that ends within 3 standard deviations of
+the truth. Payload and delay start from the truth but for that one; everything else starts from nominal. A healthy fit
+of 29 values has some beyond 3 standard deviations, too: compare with the rows of none.""",
 )
 
 
