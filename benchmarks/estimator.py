@@ -21,13 +21,12 @@ from tables import write_table
 from trial import MODELS, FrozenInitialState, Trial, every_step, make_trial
 
 from gapd.fit.estimator import Fit, Problem, Progress, Settings, State, descend, finish, start
-from gapd.fit.identify import Identification, identify
+from gapd.fit.identify import identify
 from gapd.gap.jacobian import JacobianSource, Linearisation, Point
 from gapd.gap.replay import Replay
 from gapd.gap_model.bundle import open_bundle
 from gapd.gap_model.learned import Learned
 from gapd.model.robot import open_robot
-from gaptrain.simulate import load_dependent_friction
 
 Array = NDArray[np.float64]
 # Finite-difference Gauss-Newton goes on until a step gains less than a thousandth.
@@ -39,10 +38,6 @@ within 3 exact standard deviations of the truth. Medians over the truths on whic
 column; a method that does not arrive counts as last. Cover is a mean over all of them. A rollout is the replay of one
 window.""",
     "mujoco.sysid takes initial states as measured.",
-)
-STRUCTURE_NOTES = (
-    """bent: parameters that end more than 3 standard deviations from the truth, with the factor; sent: those of them
-whose change survives the finding, marked effective.""",
 )
 
 
@@ -242,38 +237,13 @@ def initial_state(seeds: range, learned: Learned) -> list[list[str]]:
     return lines
 
 
-def hidden_structure(seeds: range, learned: Learned) -> list[list[str]]:
-    """Third table: friction of joint 2 grows by a tenth of the torque on it; what moves, what the verdict says."""
-    lines = []
-    for seed in seeds:
-        for share in (0.0, 0.1):
-            trial = make_trial(
-                "arm7", seed, structure=lambda r, s=share: load_dependent_friction(r, "joint2", s) if s else None
-            )
-            replay = Replay(trial.robot, THREADS)
-            found = identify(replay, trial.windows, trial.robot.parameters.z_nominal, learned)
-            lines.append([f"{seed}", f"{share:g}", *_structural(trial, found)])
-            print(lines[-1], flush=True)
-    return lines
-
-
-def _structural(trial: Trial, found: Identification) -> list[str]:
-    names, error = trial.robot.parameters.names, found.z - trial.truth
-    bent = np.abs(error) > 3 * np.maximum(found.uncertainty.sd, trial.bound_sd)
-    sent = bent & found.survives if found.findings else bent
-    listed = [f"{names[p].removeprefix('joint/')} x{np.exp(error[p]):.2f}" for p in np.flatnonzero(bent)]
-    verdict = "; ".join(f"{f.joint} {f.regressor} {f.coefficient:.3f} ± {f.coefficient_sd:.3f}" for f in found.findings)
-    gap = float(np.sqrt(np.nanmean(found.fit.state.gap**2)))
-    return [f"{gap:.2f}", ", ".join(listed) or "-", f"{int(sent.sum())}", f"structural: {verdict}" if verdict else "-"]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="4 truths, no mujoco.sysid")
     parser.add_argument("--truths", type=int, default=20)
     parser.add_argument("--sysid-truths", type=int, default=6, help="truths on which mujoco.sysid runs too")
     parser.add_argument("--first", type=int, default=0, help="seed of the first truth")
-    parser.add_argument("--tables", default="123", help="which tables, for example 13")
+    parser.add_argument("--tables", default="12", help="which tables")
     parser.add_argument("--json", type=Path, help="write every single result to this file")
     arguments = parser.parse_args()
     truths = 4 if arguments.quick else arguments.truths
@@ -291,9 +261,6 @@ def main() -> None:
     if "2" in arguments.tables:
         head = ["arm7, velocity noise 0.05 rad/s", "error %, median", "90 % cover", "held-out gap, median", "truths"]
         write_table("estimator-initial-state", "Unknown initial states", head, initial_state(few, learned))
-    if "3" in arguments.tables:
-        head = ["seed", "friction per load", "gap", "bent by > 3 sd", "of these sent", "verdict"]
-        write_table("estimator-structure", "Load-dependent friction in joint 2", head, hidden_structure(few, learned))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from gapd.gap.replay import Replay, gap
 from gapd.measured.windows import Windows, cut, window_starts
 from gapd.model.robot import Robot, open_robot
 from gaptrain.settings import Excitation, load_training
-from gaptrain.simulate import Recording, Structure, record
+from gaptrain.simulate import Recording, record
 
 Array = NDArray[np.float64]
 
@@ -86,7 +86,6 @@ def make_trial(
     model: str,
     seed: int,
     windows: int = 32,
-    structure: Callable[[Robot], Structure | None] | None = None,
     velocity_noise: float | None = None,
 ) -> Trial:
     """Draw a truth uniformly within the bounds; record two motions; compute the exact bound at the truth."""
@@ -97,10 +96,7 @@ def make_trial(
         robot = replace(robot, layout=replace(robot.layout, noise=noise))
     excitation = load_training(MODELS / model / "train.toml").excitation
     truth = robot.parameters.to_scaled(robot.parameters.draw(np.random.default_rng(seed), 1)[0])
-    fitted, held = (
-        _record(robot, excitation, truth, windows, first + seed, structure(robot) if structure else None)
-        for first in (1000, 5000)
-    )
+    fitted, held = (_record(robot, excitation, truth, windows, first + seed) for first in (1000, 5000))
     cut_windows = _cut(robot, fitted)
     steps = np.round(cut_windows.start_s / robot.layout.step_s).astype(int)
     knots = steps[:, None] + np.arange(robot.layout.knots + 1) * robot.layout.substeps
@@ -116,11 +112,9 @@ def every_step(robot: Robot) -> Robot:
     return replace(robot, layout=replace(layout, knots=layout.steps, substeps=1, knot_s=layout.step_s))
 
 
-def _record(
-    robot: Robot, excitation: Excitation, truth: Array, windows: int, seed: int, structure: Structure | None
-) -> Recording:
+def _record(robot: Robot, excitation: Excitation, truth: Array, windows: int, seed: int) -> Recording:
     seconds = windows * robot.config.timing.window_s + robot.layout.step_s
-    return record(robot, excitation, robot.parameters.to_physical(truth), seconds, seed, structure)
+    return record(robot, excitation, robot.parameters.to_physical(truth), seconds, seed)
 
 
 def _cut(robot: Robot, recording: Recording) -> Windows:

@@ -24,7 +24,7 @@ from gapd.messages.frames import Frame
 from gapd.model.robot import Robot, open_robot
 from gaptrain.host.enrolment import enrol
 from gaptrain.host.program import host_keys
-from gaptrain.simulate import load_dependent_friction
+from gaptrain.structures import load_dependent_friction
 
 LINK = """
 [live.link]

@@ -10,7 +10,8 @@ from mujoco import batch
 from gapd.errors import ConfigError, InputError
 from gapd.model.robot import Robot
 from gaptrain.settings import Excitation
-from gaptrain.simulate import driven_joints, load_dependent_friction, record, references, simulate
+from gaptrain.simulate import driven_joints, record, references, simulate
+from gaptrain.structures import load_dependent_friction
 
 MOTION = Excitation(home=(0.2,), amplitude=(1.2,), low_hz=0.3, high_hz=2.0)
 SERVO = '<position name="servo" joint="j" kp="4"/>'

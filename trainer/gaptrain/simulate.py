@@ -196,19 +196,3 @@ def record(
         name=f"{robot.config.robot} simulated, seed {seed}",
     )
     return Recording(frames, motion.qpos[0, warm_up:], motion.qvel[0, warm_up:], clean)
-
-
-def load_dependent_friction(robot: Robot, joint: str, share: float) -> Structure:
-    """Hidden structure: frictionloss of the joint grows by `share` of the absolute actuator torque on it."""
-    dof = int(robot.model.joint(joint).dofadr[0])
-
-    def bind(sims: batch.Batch) -> Callable[[], None]:
-        friction, torque = sims.expand("dof_frictionloss"), sims.bind("qfrc_actuator")
-        base = friction[:, dof].copy()
-
-        def apply() -> None:
-            friction[:, dof] = base + share * np.abs(torque[:, dof])
-
-        return apply
-
-    return bind

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.fit.check import FLOOR_FACTOR, Check
-from gapd.fit.structure import Finding
+from gapd.fit.finding import Finding
 from gapd.fit.uncertainty import CHANGE_SD, Status
 
 Array = NDArray[np.float64]

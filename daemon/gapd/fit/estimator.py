@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gapd.fit.gauss_newton import Normal, channel_rms, damped_step, normal_equations, residuals
 from gapd.fit.uncertainty import Uncertainty, assess
 from gapd.gap.jacobian import FiniteDifference, JacobianSource, Linearisation, Point
-from gapd.gap.replay import Replay, Rollouts, gap
+from gapd.gap.replay import NOTHING, Replay, Rollouts, Unmodelled, gap
 from gapd.measured.windows import Windows
 from gapd.model.parameters import ParameterSet
 
@@ -46,13 +46,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class State:
-    """A point of the fit with its replay; `force` (W, N+1, nv) acted at the joints, if given."""
+    """A point of the fit with its replay, in which `unmodelled` acted besides."""
 
     z: Array  # (P,)
     dx0: Array  # (W, 2 nv) correction of the measured initial states
     rollouts: Rollouts
     gap: Array  # (W, K, C)
-    force: Array | None = None
+    unmodelled: Unmodelled = NOTHING
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,15 @@ class Problem:
         """Rollouts so far."""
         return self.exact.replay.rollouts
 
-    def evaluate(self, z: Array, dx0: Array, force: Array | None = None) -> State:
-        """Replay at z with corrected initial states, and a hypothetical force if given. Divergence costs infinity."""
+    def evaluate(self, z: Array, dx0: Array, unmodelled: Unmodelled = NOTHING) -> State:
+        """Replay at z with corrected initial states, and a hypothesis if given. Divergence costs infinity."""
         robot, windows = self.exact.replay.robot, self.windows
         nv = windows.qpos0.shape[1]
         rollouts = self.exact.replay.run(
-            windows, robot.parameters.to_physical(z), windows.qpos0 + dx0[:, :nv], windows.qvel0 + dx0[:, nv:], force
+            windows, robot.parameters.to_physical(z), windows.qpos0 + dx0[:, :nv], windows.qvel0 + dx0[:, nv:],
+            unmodelled,
         )  # fmt: skip
-        return State(z, dx0, rollouts, gap(windows, rollouts, robot.layout.noise), force)
+        return State(z, dx0, rollouts, gap(windows, rollouts, robot.layout.noise), unmodelled)
 
     def cost(self, state: State, weight: Array | None = None) -> float:
         """Squared residuals with their weights (C,), plus what the initial states and the prior pay."""
@@ -137,17 +138,16 @@ class Problem:
         self.trace.append(Progress(self.used, state.z))
         return state
 
-    def effect(self, state: State, force: Array) -> Array:
-        """Change of the state's prediction (W, K, C), in channel noise, under one more force (W, N+1, nv)."""
-        total = force if state.force is None else state.force + force
-        return state.gap - self.evaluate(state.z, state.dx0, total).gap
+    def effect(self, state: State, unmodelled: Unmodelled) -> Array:
+        """Change of the state's prediction (W, K, C), in channel noise, if that acted, too."""
+        return state.gap - self.evaluate(state.z, state.dx0, state.unmodelled + unmodelled).gap
 
     def point(self, state: State) -> Point:
         """Where to linearise."""
         nv = self.windows.qpos0.shape[1]
         return Point(
             self.windows, state.z, self.windows.qpos0 + state.dx0[:, :nv], self.windows.qvel0 + state.dx0[:, nv:],
-            state.rollouts, state.force,
+            state.rollouts, state.unmodelled,
         )  # fmt: skip
 
     def normal(self, state: State, linear: Linearisation, weight: Array | None = None) -> Normal:

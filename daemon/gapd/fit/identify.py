@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from gapd.errors import InputError
 from gapd.fit.estimator import Fit, Problem, Progress, Settings, State, chords, descend, finish, start
+from gapd.fit.finding import Finding
 from gapd.fit.gauss_newton import channel_rms
 from gapd.fit.nuisance import Structural, structural
-from gapd.fit.structure import Finding, surviving
+from gapd.fit.structure import surviving
 from gapd.fit.uncertainty import Uncertainty
 from gapd.gap.jacobian import JacobianSource
 from gapd.gap.replay import Replay

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gapd.errors import InputError
-from gapd.gap.replay import Replay, Rollouts
+from gapd.gap.replay import NOTHING, Replay, Rollouts, Unmodelled
 from gapd.measured.windows import Windows
 
 Array = NDArray[np.float64]
@@ -27,7 +27,7 @@ STEP_VELOCITY = 1e-3  # rad/s or m/s
 class Point:
     """Where to linearise: windows, scaled parameters (P,) or (W, P), initial state (W, nv) each, their replay.
 
-    `force` (W, N+1, nv) acts at the joints besides, if given.
+    `unmodelled` acts besides.
     """
 
     windows: Windows
@@ -35,7 +35,7 @@ class Point:
     qpos0: Array
     qvel0: Array
     rollouts: Rollouts
-    force: Array | None = None
+    unmodelled: Unmodelled = NOTHING
 
     @property
     def z_rows(self) -> Array:
@@ -108,8 +108,7 @@ class FiniteDifference:
 
     def _run(self, point: Point, rows: Rows, z: Array, qpos0: Array, qvel0: Array) -> Rollouts:
         physical = self.replay.robot.parameters.to_physical(z)
-        force = None if point.force is None else point.force[rows]
-        return self.replay.run(point.windows.take(rows), physical, qpos0, qvel0, force)
+        return self.replay.run(point.windows.take(rows), physical, qpos0, qvel0, point.unmodelled.take(rows))
 
     def _slope(self, moved: Callable[[Array, Rows], Rollouts], step: Array, point: Point, name: str) -> Array:
         """Difference quotient (W, K, C) with steps (W,); where that replay diverges, with the opposite step."""

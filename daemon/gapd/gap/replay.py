@@ -29,6 +29,40 @@ class Rollouts:
     failed: NDArray[np.bool_]  # (n,)
 
 
+@dataclass(frozen=True)
+class Unmodelled:
+    """What no parameter writes, in n windows: the hypothesis of a structure test. None is nothing of a kind."""
+
+    force: Array | None = None  # (n, N+1, nv) added at the joints in each step, N·m or N
+    command: Array | None = None  # (n, N+1, nu) added to the commands in each step
+    rotation: Array | None = None  # (nbody, 3) rotation vectors of body frames, in those frames, rad
+
+    def __add__(self, other: Unmodelled) -> Unmodelled:
+        """Both at once. Rotations add up as vectors: they are small."""
+        return Unmodelled(
+            _sum(self.force, other.force), _sum(self.command, other.command), _sum(self.rotation, other.rotation)
+        )
+
+    def __rmul__(self, size: float) -> Unmodelled:
+        """So much of it."""
+        force, command, rotation = (None if a is None else size * a for a in (self.force, self.command, self.rotation))
+        return Unmodelled(force, command, rotation)
+
+    def take(self, rows: slice | NDArray[np.intp]) -> Unmodelled:
+        """The same in some of the windows."""
+        force, command = (None if a is None else a[rows] for a in (self.force, self.command))
+        return Unmodelled(force, command, self.rotation)
+
+
+def _sum(a: Array | None, b: Array | None) -> Array | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return np.asarray(a + b)
+
+
+NOTHING = Unmodelled()
+
+
 class Replay:
     """Replays windows of one robot. `rollouts` counts every window replayed since it was made."""
 
@@ -37,7 +71,7 @@ class Replay:
         self.robot = robot
         self.rollouts = 0
         self._threads = threads
-        self._batches: dict[int, batch.Batch] = {}
+        self._batches: dict[tuple[int, bool], batch.Batch] = {}
         data = mujoco.MjData(robot.model)
         mujoco.mj_resetData(robot.model, data)
         self._rest = np.empty(mujoco.mj_stateSize(robot.model, mujoco.mjtState.mjSTATE_INTEGRATION))
@@ -51,11 +85,11 @@ class Replay:
         physical: Array,
         qpos0: Array | None = None,
         qvel0: Array | None = None,
-        force: Array | None = None,
+        unmodelled: Unmodelled = NOTHING,
     ) -> Rollouts:
         """Replay each window with physical (P,) or (n, P), from its measured or the given initial state (n, nv).
 
-        `force` (n, N+1, nv) is added at the joints in each step: the hypothesis of a structure test.
+        `unmodelled` acts besides, in this run only.
         """
         n = len(windows)
         physical = np.broadcast_to(physical, (n, len(self.robot.parameters)))
@@ -64,8 +98,8 @@ class Replay:
         parts = []
         for start in range(0, n, CHUNK):
             rows = slice(start, min(start + CHUNK, n))
-            extra = None if force is None else force[rows]
-            parts.append(self._chunk(windows.take(rows), physical[rows], qpos0[rows], qvel0[rows], extra))
+            beside = unmodelled.take(rows)
+            parts.append(self._chunk(windows.take(rows), physical[rows], qpos0[rows], qvel0[rows], beside))
         self.rollouts += n
         return Rollouts(
             np.concatenate([p.predicted for p in parts]),
@@ -73,20 +107,25 @@ class Replay:
             np.concatenate([p.failed for p in parts]),
         )
 
-    def _chunk(self, windows: Windows, physical: Array, qpos0: Array, qvel0: Array, force: Array | None) -> Rollouts:
+    def _chunk(self, windows: Windows, physical: Array, qpos0: Array, qvel0: Array, unmodelled: Unmodelled) -> Rollouts:
         n, layout = len(windows), self.robot.layout
-        sims = self._batch(n)
+        sims = self._batch(n, unmodelled.rotation is not None)
         sims.state[:] = self._rest
         sims.warning[:] = 0
         sims.bind("qpos")[:] = qpos0
         sims.bind("qvel")[:] = qvel0
+        self._remember(sims, windows.control)
         control, spec = windows.control, mujoco.mjtState.mjSTATE_CTRL.value
-        if force is not None:
-            control = np.concatenate([control, force], axis=2)
+        if unmodelled.command is not None:
+            control = control + unmodelled.command
+        if unmodelled.force is not None:
+            control = np.concatenate([control, unmodelled.force], axis=2)
             spec |= mujoco.mjtState.mjSTATE_QFRC_APPLIED.value
         pieces: list[dict[batch.RecordItem, NDArray[np.float64]]] = []
         for first, last in _constant_context(windows.context, self.robot.binding.context_used):
             self._write(sims, physical, windows.context[:, first], first > 0)
+            if unmodelled.rotation is not None and first == 0:
+                self._rotate(sims, unmodelled.rotation)
             pieces.append(sims.rollout(last - first, control[:, first:last], spec, _RECORD))
         rows = {name: np.concatenate([p[name] for p in pieces], axis=1) for name in _RECORD}
         knots = np.arange(layout.knots + 1) * layout.substeps
@@ -101,12 +140,12 @@ class Replay:
         predicted[failed] = np.nan
         return Rollouts(predicted, np.concatenate(features, axis=2), failed)
 
-    def _batch(self, n: int) -> batch.Batch:
-        if n not in self._batches:
+    def _batch(self, n: int, rotated: bool) -> batch.Batch:
+        if (n, rotated) not in self._batches:
             if len(self._batches) >= 4:  # bounds memory; sizes repeat within a fit
                 self._batches.clear()
-            self._batches[n] = batch.Batch(self.robot.model, n, self._threads)
-        return self._batches[n]
+            self._batches[n, rotated] = batch.Batch(self.robot.model, n, self._threads)
+        return self._batches[n, rotated]
 
     def _write(self, sims: batch.Batch, physical: Array, context: Array, running: bool) -> None:
         """Write all cells; while running, only those that the context changes."""
@@ -116,6 +155,37 @@ class Replay:
             field[:, group.flat] = self.robot.binding.values(group, physical, context)
         if any(group.needs_set_const for group in cells):
             sims.set_const()
+
+    def _remember(self, sims: batch.Batch, control: Array) -> None:
+        """Fill the histories of delayed actuators, which act on commands from before the window: (n, N+1, nu).
+
+        What came before is the window's own beginning mirrored at its first command, which keeps rate and value. The
+        zeros of a reset would be a kick at the start of each window.
+        """
+        model = self.robot.model
+        for actuator in np.flatnonzero(model.actuator_history[:, 0]):
+            samples = int(model.actuator_history[actuator, 0])
+            # Two numbers, then the times of the samples in ascending order, then their values.
+            first = int(model.actuator_historyadr[actuator]) + 2 + samples
+            back = np.minimum(np.arange(samples, 0, -1), control.shape[1] - 1)
+            values = 2.0 * control[:, :1, actuator] - control[:, back, actuator]
+            sims.bind("history")[:, first : first + samples] = values
+
+    def _rotate(self, sims: batch.Batch, rotation: Array) -> None:
+        """Rotate body frames of the model by vectors (nbody, 3), after the parameters are written.
+
+        Parameters that write body_quat themselves are overruled at the bodies that turn.
+        """
+        quat, axis_angle, turned = sims.expand("body_quat"), np.empty(4), np.empty(4)
+        for body, vector in enumerate(rotation):
+            angle = float(np.linalg.norm(vector))
+            if angle > 0:
+                mujoco.mju_axisAngle2Quat(axis_angle, vector / angle, angle)
+                mujoco.mju_mulQuat(turned, self.robot.model.body_quat[body], axis_angle)
+                quat[:, body] = turned
+            elif not any(c.field == "body_quat" for c in self.robot.binding.cells):
+                quat[:, body] = self.robot.model.body_quat[body]
+        sims.set_const()
 
 
 def _quiet(message: str) -> None:

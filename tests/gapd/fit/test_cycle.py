@@ -18,7 +18,7 @@ from gapd.fit.uncertainty import Status
 from gapd.gap.replay import Replay
 from gapd.measured.windows import Frames, Windows
 from gapd.model.robot import Robot
-from gaptrain.simulate import load_dependent_friction
+from gaptrain.structures import load_dependent_friction
 
 Array = NDArray[np.float64]
 CHANGE = np.array([1.5, 2.0, 0.6, 1.8])

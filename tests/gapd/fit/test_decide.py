@@ -9,7 +9,7 @@ import pytest
 
 from gapd.fit.check import Cause, Check
 from gapd.fit.decide import Decision, ParameterEstimate, decide, limit, movable
-from gapd.fit.structure import Finding
+from gapd.fit.finding import Finding
 
 FRICTION = ParameterEstimate("joint/joint4/frictionloss", "N·m", 1.0, 2.0512, 0.031, 0.0, 0.7184, 0.0151, "estimated")
 DAMPING = ParameterEstimate("joint/joint4/damping", "N·m·s/rad", 3.0, 3.05, 0.1, 1.0986, 1.1151, 0.033, "estimated")

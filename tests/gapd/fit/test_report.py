@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gapd.fit.cycle import Report, prepare, run
+from gapd.fit.finding import Finding
 from gapd.fit.report import intervals, plain, table, text
-from gapd.fit.structure import Finding
 from gapd.model.robot import Robot
 
 Array = NDArray[np.float64]

@@ -13,14 +13,16 @@ from mujoco import batch
 from numpy.typing import NDArray
 
 from gapd.fit.gauss_newton import Normal
+from gapd.fit.hypotheses import Hypothesis, hypotheses
 from gapd.fit.identify import Identification, identify
-from gapd.fit.structure import MIN_SHARE, Hypothesis, Prior, column_sd, hypotheses, strongest, surviving
-from gapd.gap.replay import Replay
+from gapd.fit.structure import MIN_SHARE, Prior, column_covariance, contenders, surviving
+from gapd.gap.replay import Replay, Unmodelled
 from gapd.gap_model.bundle import open_bundle
 from gapd.gap_model.learned import Learned
 from gapd.measured.windows import Windows
 from gapd.model.robot import Robot
-from gaptrain.simulate import Structure, load_dependent_friction
+from gaptrain.simulate import Structure
+from gaptrain.structures import backlash, bent_link, load_dependent_friction
 
 Array = NDArray[np.float64]
 
@@ -210,8 +212,41 @@ def test_a_force_that_really_drifts_is_found(carrier: Robot, windows_of: Any, se
     assert abs(first.coefficient - 0.05) < 4 * first.coefficient_sd
 
 
+@pytest.fixture(scope="module")
+def damped(make_robot: Any, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Robot:
+    """The tiny robot with velocity feedback in its servo."""
+    model = (tiny_folder / "model.xml").read_text(encoding="utf-8").replace('kp="4"', 'kp="4" kv="0.2"')
+    return make_robot(tmp_path_factory.mktemp("damped"), model=model)
+
+
+@pytest.mark.parametrize(("half_gap", "seed"), [(0.01, 1), (0.05, 2), (0.05, 3)])
+def test_backlash_is_named_and_bends_less_when_it_is_a_nuisance(
+    damped: Robot, windows_of: Any, half_gap: float, seed: int
+) -> None:
+    z = truth_of(damped, seed, 0.3)
+    found = identified(damped, windows_of, z, seed, backlash(damped, "j", half_gap), count=24)
+    first = found.findings[0]
+    assert (first.regressor, first.joint, first.unit) == ("backlash", "j", "rad")
+    assert abs(first.coefficient - half_gap) < max(4 * first.coefficient_sd, 0.25 * half_gap)
+    assert np.abs(found.with_nuisance - z).max() < np.abs(found.z - z).max()
+    assert "check gears, belt and coupling of j for play" in first.remedy
+
+
+@pytest.mark.parametrize("angle", [0.03, -0.1])
+def test_a_frame_that_is_turned_is_named_with_angle_and_axis(tiny: Robot, windows_of: Any, angle: float) -> None:
+    """About the joint's own axis, where one joint shows it: an encoder that is mounted a little off."""
+    z = truth_of(tiny, 5, 0.3)
+    found = identified(tiny, windows_of, z, 5, bent_link(tiny, "arm", angle, (0, 1, 0)), count=24)
+    (finding,) = found.findings
+    assert (finding.regressor, finding.joint, finding.unit) == ("bent link", "j", "rad")
+    turned = finding.coefficient * finding.direction[1]
+    assert abs(turned - angle) < max(4 * finding.coefficient_sd, 0.1 * abs(angle))
+    assert np.abs(found.with_nuisance - z).max() < 0.05
+    assert "of its body" in finding.sentence
+
+
 def hypothesis(regressor: str, size: float = 1.0) -> Hypothesis:
-    return Hypothesis(regressor, "j", np.zeros(0), size, "")
+    return Hypothesis(regressor, "j", (Unmodelled(),), size, "")
 
 
 def linear_case(
@@ -241,6 +276,10 @@ def normal_of(columns: Array, residual: Array) -> Normal:
 
 def free(rng: np.random.Generator, jacobian: Array) -> Array:
     return np.asarray(rng.normal(size=jacobian.shape[:2]))
+
+
+def strongest(*case: Any) -> Hypothesis | None:
+    return next(iter(contenders(*case)), None)
 
 
 TWO = [hypothesis("spring"), hypothesis("drift")]
@@ -282,7 +321,9 @@ def test_the_deviation_of_a_column_is_that_of_least_squares() -> None:
     """Up to the inflation that 30 windows seem to need."""
     normal, prior, _ = linear_case(free, 0.0, seed=5)
     inverse = np.linalg.inv(normal.information.sum(axis=0))
-    np.testing.assert_allclose(column_sd(normal, prior), np.sqrt(np.diag(inverse)[3:]), rtol=0.35)
+    np.testing.assert_allclose(
+        np.sqrt(np.diag(column_covariance(normal, prior))), np.sqrt(np.diag(inverse)[3:]), rtol=0.35
+    )
 
 
 def changing_case(change: float, size: float, scatter: float = 0.0, seed: int = 4) -> tuple[Normal, Prior, float]:
@@ -350,41 +391,50 @@ def test_surviving(plain: float, with_nuisance: float, sd: float, kept: bool) ->
 
 def replayed(robot: Robot, windows: Windows) -> list[Hypothesis]:
     features = Replay(robot).run(windows, robot.parameters.nominal).features
-    return hypotheses(robot.layout, windows, features)
+    return hypotheses(robot, windows, features)
+
+
+def force_of(hypothesis: Hypothesis) -> Array:
+    (effect,) = hypothesis.effects
+    assert effect.force is not None
+    return effect.force
 
 
 def test_hypotheses_are_forces_at_their_joint_that_oppose_the_motion(tiny: Robot, windows_of: Any) -> None:
     windows = windows_of(tiny, tiny.parameters.nominal, 6, seed=1)
     tested = {h.regressor: h for h in replayed(tiny, windows)}
-    assert set(tested) == {"load friction", "stiction", "direction", "spring", "upper stop", "lower stop", "drift"}
+    forces = {"load friction", "stiction", "direction", "spring", "upper stop", "lower stop", "drift"}
+    assert set(tested) == forces | {"backlash", "bent link"}
     features = Replay(tiny).run(windows, tiny.parameters.nominal).features
     knots = slice(None, None, tiny.layout.substeps)
     position, velocity, force = features[..., 0], features[..., 1], features[..., 3]
     fast = np.abs(velocity) > 0.5 * np.sqrt(np.mean(velocity**2))
-    friction = tested["load friction"].force[:, knots, 0]
+    friction = force_of(tested["load friction"])[:, knots, 0]
     np.testing.assert_allclose(friction[fast], -(np.abs(force) * np.sign(velocity))[fast], rtol=1e-3, atol=1e-6)
-    pull = tested["spring"].force[:, knots, 0]
+    pull = force_of(tested["spring"])[:, knots, 0]
     np.testing.assert_allclose(pull - pull.mean(), -(position - position.mean()), atol=1e-12)
-    assert (tested["stiction"].force[:, knots, 0][fast] * np.sign(velocity)[fast] <= 0).all()
-    elapsed = tested["drift"].force[..., 0]
+    assert (force_of(tested["stiction"])[:, knots, 0][fast] * np.sign(velocity)[fast] <= 0).all()
+    elapsed = force_of(tested["drift"])[..., 0]
     np.testing.assert_allclose(np.diff(elapsed, axis=1), tiny.layout.step_s, rtol=1e-9)
     np.testing.assert_allclose(np.diff(elapsed[:, 0]), np.diff(windows.start_s), rtol=1e-9)
     load = np.sqrt(np.mean(force**2))
-    for hypothesis in tested.values():
+    for regressor in forces:
         # The size gives each the strength of the joint's load, so that trials are alike.
-        assert np.sqrt(np.mean((hypothesis.size * hypothesis.force) ** 2)) == pytest.approx(load, rel=0.2)
+        strength = tested[regressor].size * force_of(tested[regressor])
+        assert np.sqrt(np.mean(strength**2)) == pytest.approx(load, rel=0.2)
 
 
 def test_a_joint_that_rests_has_no_hypothesis(arm: Robot, windows_of: Any) -> None:
     windows: Windows = windows_of(arm, arm.parameters.nominal, 4, seed=1)
     features = Replay(arm).run(windows, arm.parameters.nominal).features
     features[..., 7 + 2] = 0.0  # velocity of joint3
-    tested = hypotheses(arm.layout, windows, features)
+    tested = hypotheses(arm, windows, features)
     joints = {h.joint for h in tested}
     assert joints == {f"joint{n}" for n in (1, 2, 4, 5, 6, 7)}
     for h in tested:
-        others = np.delete(h.force, arm.layout.joints.index(h.joint), axis=2)
-        assert (others == 0).all()
+        if h.regressor not in ("backlash", "bent link"):
+            others = np.delete(force_of(h), arm.layout.joints.index(h.joint), axis=2)
+            assert (others == 0).all()
 
 
 @pytest.mark.slow
@@ -400,6 +450,30 @@ def test_a_hidden_spring_in_the_arm_is_named(
     assert abs(first.coefficient - stiffness) < 4 * first.coefficient_sd
     friction = arm.parameters.names.index(f"joint/{joint}/frictionloss")
     assert abs(found.with_nuisance[friction] - z[friction]) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("joint", "half_gap", "seed"), [("joint2", 0.002, 1), ("joint6", 0.01, 2)])
+def test_backlash_in_the_arm_is_named(arm: Robot, windows_of: Any, joint: str, half_gap: float, seed: int) -> None:
+    z = truth_of(arm, seed)
+    windows = windows_of(arm, arm.parameters.to_physical(z), 40, seed, backlash(arm, joint, half_gap))
+    found = identify(Replay(arm, 2), windows, arm.parameters.z_nominal, Learned(open_bundle(arm), arm))
+    first = found.findings[0]
+    assert (first.regressor, first.joint) == ("backlash", joint)
+    assert abs(first.coefficient - half_gap) < 0.25 * half_gap
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("link", "degrees", "seed"), [("link2", 2.0, 1), ("link5", 4.0, 2)])
+def test_a_bent_link_of_the_arm_is_named_and_nothing_is_bent_beside_it(
+    arm: Robot, windows_of: Any, link: str, degrees: float, seed: int
+) -> None:
+    z, angle = truth_of(arm, seed), float(np.radians(degrees))
+    windows = windows_of(arm, arm.parameters.to_physical(z), 40, seed, bent_link(arm, link, angle, (0.6, 0.8, 0)))
+    found = identify(Replay(arm, 2), windows, arm.parameters.z_nominal, Learned(open_bundle(arm), arm))
+    (finding,) = found.findings
+    assert (finding.regressor, finding.joint) == ("bent link", link.replace("link", "joint"))
+    assert np.abs(found.with_nuisance - z).max() < 0.1
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from gapd.messages.link import ENCODER, MAX_ACTIVE, MAX_BYTES
 from gapd.model.robot import Robot
 from gaptrain.host.message_faults import correction_values, escalation_fault, verdict_fault
 from gaptrain.host.values import Values, unpack_covariance
-from gaptrain.simulate import load_dependent_friction
+from gaptrain.structures import load_dependent_friction
 
 
 def decided(robot: Robot, recorded: Any, structure: bool = False) -> Decided:
