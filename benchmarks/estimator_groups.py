@@ -18,8 +18,8 @@ from gapd.gap.replay import Replay
 STILL = 0.01
 NOTE = f"""named: the pair is listed as one ambiguous group, and nothing else is in a group. sent: a member's change
 would be sent. moved: displacement of the estimate along the free direction, in prior standard deviations; allowed
-{STILL:g}. ratio: worst error of mass over gear. others: worst error of the other identifiable parameters, in exact standard
-deviations."""
+{STILL:g}. ratio: worst error of mass over gear. others: worst error of the other identifiable parameters, in exact
+standard deviations."""
 HEAD = (
     "problem",
     "named",

@@ -12,7 +12,7 @@ from gapd.fit.estimator import Fit, Problem, Progress, Settings, State, chords, 
 from gapd.fit.gauss_newton import channel_rms
 from gapd.fit.nuisance import Structural, structural
 from gapd.fit.structure import Finding, surviving
-from gapd.fit.uncertainty import Uncertainty
+from gapd.fit.uncertainty import Uncertainty, unknown_directions
 from gapd.gap.jacobian import JacobianSource
 from gapd.gap.replay import Replay
 from gapd.measured.windows import Windows
@@ -89,10 +89,13 @@ def _weighed(problem: Problem, learned: JacobianSource | None) -> tuple[Problem,
 def _held(problem: Problem, fit: Fit) -> tuple[Problem, Fit, Uncertainty]:
     """Put what the data do not identify back where it was, and let the others settle around it.
 
-    Of a group the data know a combination: holding its members would bend the others. The prior already keeps it from
-    moving along what is unknown.
+    Of a group the data know a combination: holding its members would bend the others. It goes back only along what is
+    unknown: steps that the data ask for move it there a little, and a fit may rest before the prior has undone that.
     """
     uncertainty = problem.assess(fit)
+    if uncertainty.ambiguous:
+        fit = _returned(problem, fit)
+        uncertainty = problem.assess(fit)
     unknown = uncertainty.unknown
     unknown[[p for group in uncertainty.ambiguous for p in group]] = False
     if not unknown.any():
@@ -103,6 +106,15 @@ def _held(problem: Problem, fit: Fit) -> tuple[Problem, Fit, Uncertainty]:
     told = problem.assess(fit)
     status = tuple("unidentifiable" if u else s for u, s in zip(unknown, told.status, strict=True))
     return problem, fit, replace(told, status=status)
+
+
+def _returned(problem: Problem, fit: Fit) -> Fit:
+    """The fit without its displacement along what the data do not identify."""
+    here, space = fit.state, problem.space
+    free = unknown_directions(fit.normal.information.sum(axis=0), problem.prior_sd)
+    moved = problem.prior_sd * (free @ (free.T @ ((here.z - problem.prior_mean) / problem.prior_sd)))
+    there = problem.evaluate(np.clip(here.z - moved, space.z_min, space.z_max), here.dx0)
+    return chords(problem, there, problem.carry(fit.exact, here, there), Settings())
 
 
 def _require_finite(state: State) -> None:

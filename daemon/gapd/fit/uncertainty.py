@@ -99,17 +99,24 @@ def inflation(information: Array, score: Array, inverse: Array) -> tuple[Array, 
     return np.maximum(pooled, 1.0), own_dof + POOLED_DOF
 
 
+def unknown_directions(information: Array, prior_sd: Array) -> Array:
+    """Orthonormal directions (P, D), in prior standard deviations (P,), that information (P, P) does not identify.
+
+    In units of the prior the information has eigenvalue e along a direction of standard deviation 1 / sqrt(1 + e)
+    after the data.
+    """
+    values, vectors = np.linalg.eigh(information * prior_sd[:, None] * prior_sd[None, :])
+    return np.asarray(vectors[:, 1.0 / np.sqrt(1.0 + np.maximum(values, 0.0)) > UNKNOWN_SHARE])
+
+
 def _groups(information: Array, prior_sd: Array) -> tuple[tuple[int, ...], ...]:
     """Sets of parameters that share a direction the data do not identify; single ones are groups of one.
 
-    In units of the prior the information has eigenvalue e along a direction of standard deviation
-    1 / sqrt(1 + e) after the data. Eigenvectors of equal values are arbitrary, so the groups come from the projector
-    on all unidentified directions: for a single direction v its entries are v v'.
+    Eigenvectors of equal values are arbitrary, so the groups come from the projector on all unidentified directions:
+    for a single direction v its entries are v v'.
     """
-    scaled = information * prior_sd[:, None] * prior_sd[None, :]
-    values, vectors = np.linalg.eigh(scaled)
-    unknown = 1.0 / np.sqrt(1.0 + np.maximum(values, 0.0)) > UNKNOWN_SHARE
-    projector = np.abs(vectors[:, unknown] @ vectors[:, unknown].T)
+    unknown = unknown_directions(information, prior_sd)
+    projector = np.abs(unknown @ unknown.T)
     own = np.diag(projector)
     member = (own > GROUP_SHARE) & (own >= GROUP_LOADING * projector.max(axis=1))
     linked = projector > GROUP_LOADING * np.sqrt(np.outer(own, own))
