@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from trial import FrozenInitialState, Trial, every_step
 
 from gapd.fit.estimator import Fit, Problem, Progress, Settings, State, descend, finish, start
-from gapd.fit.identify import LEARNED_FROM
 from gapd.gap.jacobian import JacobianSource, Linearisation, Point
 from gapd.gap.replay import Replay
 from gapd.gap_model.learned import Learned
@@ -118,9 +117,9 @@ def methods(learned: Learned | None, parameters: int) -> dict[str, Method]:
     return {k: v for k, v in chosen.items() if "weakest" not in k or parameters > 12} | PLAIN
 
 
-def shipped(learned: Learned | None, parameters: int) -> str:
+def shipped(learned: Learned | None) -> str:
     """The method that `gapd` takes by itself."""
-    return GAPD if learned is not None and parameters >= LEARNED_FROM else EXACT
+    return GAPD if learned is not None else EXACT
 
 
 def sysid_method(scale: str, x_scale: str | None, knots_only: bool) -> Method:

@@ -64,14 +64,14 @@ def run(runs: Runs, plan: Plan) -> list[Bar]:
     """Measure what is missing, write a table for each problem, and compare with the bars."""
     bars = []
     for name in (p for p in plan.problems if p not in LARGE and not spec_of(p).free):
-        _, robot, learned = runs.problem(name)
+        _, _, learned = runs.problem(name)
         results = _results(runs, plan, name)
         title = f"{spec_of(name).title}: {plan.truths} truths, {plan.windows} windows"
         head, lines = table(results)
         unknown = np.unique([r.unidentifiable for r in results if r.method == results[0].method])
         note = f"Not identifiable on these windows: {unknown.min()} to {unknown.max()} parameters, by truth."
         write_table(f"estimator-speed-{name}", title, head, lines, (*NOTES, note), runs.tables)
-        bars += _bars(name, results, shipped(learned, len(robot.parameters)))
+        bars += _bars(name, results, shipped(learned))
     return bars
 
 

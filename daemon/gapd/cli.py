@@ -285,15 +285,10 @@ def _uncommanded(robot: Robot) -> list[str]:
 
 
 def _bundle_line(robot: Robot) -> str:
-    from gapd.fit.identify import LEARNED_FROM
-
     learned = _learned(robot)
     if learned is None:
         return "none: fits use finite differences"
-    verified = f"{learned.bundle.folder}: verified, sha256 {learned.bundle.sha256[:12]}"
-    if len(robot.parameters) >= LEARNED_FROM:
-        return verified
-    return f"{verified}; not used: fewer than {LEARNED_FROM} parameters are fitted with finite differences"
+    return f"{learned.bundle.folder}: verified, sha256 {learned.bundle.sha256[:12]}"
 
 
 def _learned(robot: Robot) -> Learned | None:

@@ -19,8 +19,6 @@ from gapd.measured.windows import Windows
 
 Array = NDArray[np.float64]
 
-# Below this many parameters finite differences are cheap, and a learned phase does not earn its place.
-LEARNED_FROM = 8
 # Channels that the best fit leaves above this many noise standard deviations have a model error worth weighing.
 DISCREPANCY_FROM = 1.2
 
@@ -58,8 +56,7 @@ def identify(
     learned: JacobianSource | None = None,
     test_structure: bool = True,
 ) -> Identification:
-    """Identify the parameters from windows, starting at `before` (P,), scaled."""
-    learned = learned if len(before) >= LEARNED_FROM else None
+    """Identify the parameters from windows, starting at `before` (P,), scaled; `learned` leads, if given."""
     first = replay.rollouts
     problem, fit = _weighed(Problem.of(replay, windows, before), learned)
     problem, fit, uncertainty = _held(problem, fit)

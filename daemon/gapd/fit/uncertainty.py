@@ -86,10 +86,12 @@ def inflation(information: Array, score: Array, inverse: Array) -> tuple[Array, 
     agree do not make the sensors better than they are.
     """
     influence = score @ inverse  # (W, P) what each window pulls the estimate by
-    seen = inverse @ information  # (W, P, P)
-    expected = np.einsum("wpi,ip->wp", seen, inverse)  # (W, P) its variance under pure noise
-    # The fit has already used the windows' pulls against each other: residual pulls are smaller than that.
-    left = np.maximum(expected - np.einsum("wpi,wij,jp->wp", seen, seen, inverse), 0.0)
+    left = np.empty(influence.shape)  # (W, P) its variance under pure noise
+    for w, own_information in enumerate(information):
+        seen = inverse @ own_information
+        # The fit has already used the windows' pulls against each other: residual pulls are smaller than that.
+        left[w] = np.einsum("pi,ip->p", seen - seen @ seen, inverse)
+    left = np.maximum(left, 0.0)
     total, squares = left.sum(axis=0), (left**2).sum(axis=0)
     # A parameter without any effect has no degrees of freedom, and must not spoil those of the others.
     own_dof = total**2 / np.where(squares > 0, squares, np.inf)

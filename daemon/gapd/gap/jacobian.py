@@ -78,8 +78,10 @@ class FiniteDifference:
         InputError names a direction in which the replay diverges either way.
         """
         space, z = self.replay.robot.parameters, point.z_rows
-        columns = []
-        for number, direction in enumerate((np.eye(len(space)) if directions is None else directions).T):
+        chosen = (np.eye(len(space)) if directions is None else directions).T
+        # Filled in place: of hundreds of parameters a list of columns beside it would be as large again.
+        slopes = np.empty((*self._shape(point), len(chosen)))
+        for number, direction in enumerate(chosen):
             length = STEP_Z / float(np.linalg.norm(direction))
             step = np.where((z + length * direction <= space.z_max).all(axis=1), length, -length)
 
@@ -87,8 +89,8 @@ class FiniteDifference:
                 return self._run(point, rows, z[rows] + step[:, None] * d, point.qpos0[rows], point.qvel0[rows])
 
             name = space.names[number] if directions is None else f"direction {number}"
-            columns.append(self._slope(moved, step, point, name))
-        return np.stack(columns, axis=-1)
+            slopes[..., number] = self._slope(moved, step, point, name)
+        return slopes
 
     def initial_state(self, point: Point) -> Array:
         """Derivatives (W, K, C, 2 nv) with respect to initial position and velocity; InputError as above."""
@@ -105,6 +107,10 @@ class FiniteDifference:
             name = f"initial state of {self.replay.robot.layout.joints[axis % nv]}"
             columns.append(self._slope(moved, step, point, name))
         return np.stack(columns, axis=-1)
+
+    def _shape(self, point: Point) -> tuple[int, int, int]:
+        windows, knots, channels = point.rollouts.predicted.shape
+        return windows, knots - 1, channels
 
     def _run(self, point: Point, rows: Rows, z: Array, qpos0: Array, qvel0: Array) -> Rollouts:
         physical = self.replay.robot.parameters.to_physical(z)
