@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from trial import FrozenInitialState, Trial, every_step
 
 from gapd.fit.estimator import Fit, Problem, Progress, Settings, State, descend, finish, start
-from gapd.gap.jacobian import JacobianSource, Linearisation, Point
+from gapd.fit.identify import COARSE
+from gapd.gap.jacobian import FiniteDifference, JacobianSource, Linearisation, Point
 from gapd.gap.replay import Replay
 from gapd.gap_model.learned import Learned
 
@@ -33,7 +34,7 @@ class Solution:
 Method = Callable[[Trial, Learned | None], Solution]
 
 GAPD = "gapd, learned + exact finish"
-EXACT = "gapd, exact derivatives + finish"
+EXACT = "gapd, finite differences + exact finish"
 GAUSS_NEWTON = "finite-difference Gauss-Newton"
 
 
@@ -63,14 +64,14 @@ def learned_only(trial: Trial, learned: Learned | None) -> Solution:
     return Solution(state.z, tuple(problem.trace), problem.used)
 
 
-def with_finish(settings: Settings, exact: bool = False) -> Method:
-    """A first phase, learned or with exact derivatives, and a finish."""
+def with_finish(settings: Settings, plain: bool = False) -> Method:
+    """A first phase, learned or as gapd does it without a gap model, and a finish."""
 
     def solve(trial: Trial, learned: Learned | None) -> Solution:
         problem, state = _begin(trial)
-        source: JacobianSource = problem.exact if exact or learned is None else learned
-        secant = source is not problem.exact
-        fit = finish(problem, descend(problem, state, source, settings, secant), learned, settings)
+        coarse = FiniteDifference(problem.exact.replay, COARSE)
+        source: JacobianSource = coarse if plain or learned is None else learned
+        fit = finish(problem, descend(problem, state, source, settings), learned, settings)
         return Solution(fit.state.z, tuple(problem.trace), problem.used, problem.assess(fit).half_width(0.90))
 
     return solve
@@ -104,7 +105,7 @@ LEARNED: dict[str, Method] = {
     "gapd, learned + 12 weakest directions": with_finish(Settings(weak_directions=12)),
 }
 PLAIN: dict[str, Method] = {
-    EXACT: with_finish(Settings(), exact=True),
+    EXACT: with_finish(Settings(), plain=True),
     GAUSS_NEWTON: finite_differences(frozen=False),
     "the same, x0 derivatives once": finite_differences(frozen=True),
     "one Jacobian + Broyden": broyden,

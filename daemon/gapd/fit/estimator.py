@@ -253,7 +253,7 @@ def emphasis(problem: Problem, state: State) -> Array:
 
 
 def _blend(carried: Linearisation, fresh: Linearisation, share: float) -> Linearisation:
-    """A share of the carried derivatives and the rest of the fresh ones. Of hundreds of parameters no copy is spared."""
+    """A share of the carried derivatives and the rest of the fresh ones, in the memory of the carried ones."""
     jacobian = carried.jacobian
     jacobian -= fresh.jacobian
     jacobian *= share
