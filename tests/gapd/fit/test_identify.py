@@ -11,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from gapd.errors import InputError
+from gapd.fit.estimator import PRIOR_SHARE
 from gapd.fit.identify import Identification, identify
+from gapd.fit.uncertainty import unknown_directions
 from gapd.gap.jacobian import FiniteDifference, Linearisation, Point
 from gapd.gap.replay import Replay
 from gapd.measured.windows import Windows
@@ -58,6 +60,12 @@ def test_a_group_whose_sum_has_changed_bends_no_other_parameter(twins: Robot, wi
     found = identify(Replay(twins), windows_of(twins, truth, 40, seed=1), twins.parameters.z_nominal)
     sure = [p for p in ALONE if found.uncertainty.status[p] == "estimated"]
     assert (error_sd(found, twins, truth)[sure] < 5).all()
+    # Along what the data do not tell at the end, it has not moved.
+    space = twins.parameters
+    prior_sd = PRIOR_SHARE * (space.z_max - space.z_min)
+    free = unknown_directions(found.fit.normal.information.sum(axis=0), prior_sd)
+    assert free.shape[1] == 2  # the pair, and the tendon
+    assert np.abs(free.T @ ((found.z - space.z_nominal) / prior_sd)).max() < 0.01
 
 
 def test_data_that_tell_them_apart_dissolve_the_group(
