@@ -1,6 +1,6 @@
 """Speed and truth of the fit: gapd, plain finite differences, Broyden and mujoco.sysid on simulated robots.
 
-    make bench && .venv/bin/python benchmarks/estimator.py            about 14 h on 2 cores, training included
+    make bench && .venv/bin/python benchmarks/estimator.py            about 6 h on 2 cores, training included
     .venv/bin/python benchmarks/estimator.py --quick                  less than 10 minutes
     .venv/bin/python benchmarks/estimator.py --problem arm7 --tables far,coverage
 
@@ -63,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="few truths, three problems, no mujoco.sysid")
     parser.add_argument("--problem", nargs="+", metavar="NAME", help=f"of {', '.join(SPECS)}")
     parser.add_argument("--tables", default=",".join(TABLES), help="which, with commas between")
-    parser.add_argument("--truths", type=int, help="truths of each table but coverage; 20, with --quick 2")
+    parser.add_argument("--truths", type=int, help="truths of each table but these two; 20, with --quick 2")
+    parser.add_argument("--far-truths", type=int, help="truths of the far starts; 40, with --quick 3")
     parser.add_argument("--coverage-truths", type=int, help="truths of the coverage; 200, with --quick 6")
     parser.add_argument("--sysid-truths", type=int, help="truths on which mujoco.sysid runs too; 4, with --quick 0")
     parser.add_argument("--first", type=int, default=0, help="seed of the first truth")
@@ -78,14 +79,16 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     problems = tuple(arguments.problem or (QUICK if arguments.quick else SPECS))
     for name in problems:
         spec_of(name)
-    truths, coverage, sysid = (2, 6, 0) if arguments.quick else (20, 200, 4)
-    given = (arguments.truths, arguments.coverage_truths, arguments.sysid_truths)
-    truths, coverage, sysid = (d if g is None else g for g, d in zip(given, (truths, coverage, sysid), strict=True))
-    if min(truths, coverage) < 1 or sysid < 0:
-        raise ConfigError(
-            f"--truths {truths}, --coverage-truths {coverage}, --sysid-truths {sysid}: use at least 1, 1, 0"
-        )
-    return Plan(problems, truths, coverage, min(sysid, truths), arguments.first, arguments.windows)
+    usual = {"truths": 2, "far_truths": 3, "coverage_truths": 6, "sysid_truths": 0}
+    if not arguments.quick:
+        usual = {"truths": 20, "far_truths": 40, "coverage_truths": 200, "sysid_truths": 4}
+    counts = {name: getattr(arguments, name) if getattr(arguments, name) is not None else usual[name] for name in usual}
+    for name, count in counts.items():
+        least = 0 if name == "sysid_truths" else 1
+        if count < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {count}: use at least {least}")
+    truths, far, coverage, sysid = counts.values()
+    return Plan(problems, truths, far, coverage, min(sysid, truths), arguments.first, arguments.windows)
 
 
 def _tables(text: str) -> list[str]:

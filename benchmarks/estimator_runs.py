@@ -37,7 +37,8 @@ class Plan:
     """What to run."""
 
     problems: tuple[str, ...]
-    truths: int  # of each table but coverage
+    truths: int  # of each table but those two
+    far: int  # truths of the far starts
     coverage: int  # truths of the coverage
     sysid: int  # truths on which mujoco.sysid runs too
     first: int = 0  # seed of the first truth
