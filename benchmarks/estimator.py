@@ -1,266 +1,104 @@
-"""Speed and truth of the fit, side by side in one run: gapd, plain finite differences, Broyden, mujoco.sysid.
+"""Speed and truth of the fit: gapd, plain finite differences, Broyden and mujoco.sysid on simulated robots.
 
-    make bench && .venv/bin/python benchmarks/estimator.py            about 1.5 h on 2 cores
-    .venv/bin/python benchmarks/estimator.py --quick                  a few minutes: fewer truths, no mujoco.sysid
+    make bench && .venv/bin/python benchmarks/estimator.py            about 6 h on 2 cores, training included
+    .venv/bin/python benchmarks/estimator.py --quick                  less than 10 minutes
+    .venv/bin/python benchmarks/estimator.py --problem arm7 --tables far,coverage
 
-Truths are drawn uniformly within the bounds; every method starts at nominal, on the same windows.
+Tables: speed (rollouts and time, all methods), far (far starts), coverage (intervals), groups (mass and gear),
+x0 (noisy initial states), size (hundreds of parameters); then what was asked beside what came out. Problems are those
+of benchmarks/problems.py, which trains their gap models when they are first used. Each single result is a line in the
+file that --json names: an interrupted run goes on, one with more truths adds to it, and results of other code are not
+used. Every method starts at nominal, on the same windows.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import time
+import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from tables import write_table
-from trial import MODELS, FrozenInitialState, Trial, every_step, make_trial
+import estimator_coverage
+import estimator_far
+import estimator_groups
+import estimator_size
+import estimator_speed
+import estimator_x0
+from estimator_runs import Bar, Plan, Runs
+from problems import FOLDER, SPECS, spec_of
+from tables import RESULTS, write_table
 
-from gapd.fit.estimator import Fit, Problem, Progress, Settings, State, descend, finish, start
-from gapd.fit.identify import identify
-from gapd.gap.jacobian import JacobianSource, Linearisation, Point
-from gapd.gap.replay import Replay
-from gapd.gap_model.bundle import open_bundle
-from gapd.gap_model.learned import Learned
-from gapd.model.robot import open_robot
+from gapd.errors import ConfigError, GapdError, nearest
 
-Array = NDArray[np.float64]
-# Finite-difference Gauss-Newton goes on until a step gains less than a thousandth.
-PATIENT = Settings(max_steps=40, slow=0.999, patience=3)
-THREADS = 2
-SPEED_NOTES = (
-    """near: rollouts until the excess gap² is below 1 % of its start; done: until every identifiable parameter is
-within 3 exact standard deviations of the truth. Medians over the truths on which the method ran, given in the last
-column; a method that does not arrive counts as last. Cover is a mean over all of them. A rollout is the replay of one
-window.""",
-    "mujoco.sysid takes initial states as measured.",
-)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method on one truth."""
-
-    method: str
-    seed: int
-    near: int | None
-    done: int | None
-    total: int
-    wall_s: float
-    cpu_s: float
-    held_out: float
-    error: float  # median absolute error of the identifiable parameters, scaled
-    error_max: float
-    covered: float | None  # share of identifiable parameters inside their 90 % interval
-
-
-Solution = tuple[Array, tuple[Progress, ...], int, Array | None]
-Method = Callable[[Trial, Learned], Solution]
-
-
-class Once:
-    """Derivatives at the first point only; what follows is left to Broyden's updates."""
-
-    def __init__(self, exact: JacobianSource) -> None:
-        self.exact = exact
-        self._first: Linearisation | None = None
-
-    def linearise(self, point: Point) -> Linearisation:
-        """See `JacobianSource`."""
-        self._first = self._first or self.exact.linearise(point)
-        return self._first
-
-
-def _begin(trial: Trial) -> tuple[Problem, State]:
-    problem = trial.problem(Replay(trial.robot, THREADS))
-    return problem, start(problem, trial.robot.parameters.z_nominal)
-
-
-def learned_only(trial: Trial, learned: Learned) -> Solution:
-    """The learned phase alone. Its own covariance does not define an interval."""
-    problem, state = _begin(trial)
-    state = descend(problem, state, learned, Settings())
-    return state.z, tuple(problem.trace), problem.used, None
-
-
-def with_finish(settings: Settings) -> Method:
-    """Learned phase and a finish."""
-
-    def solve(trial: Trial, learned: Learned) -> Solution:
-        problem, state = _begin(trial)
-        fit = finish(problem, descend(problem, state, learned, settings), learned, settings)
-        return fit.state.z, tuple(problem.trace), problem.used, problem.assess(fit).half_width(0.90)
-
-    return solve
-
-
-def finite_differences(frozen: bool) -> Method:
-    """Gauss-Newton with a new finite-difference Jacobian in each step."""
-
-    def solve(trial: Trial, learned: Learned) -> Solution:
-        problem, state = _begin(trial)
-        source = FrozenInitialState(problem.exact) if frozen else problem.exact
-        state = descend(problem, state, source, PATIENT, secant=False)
-        used = problem.used
-        linear = problem.exact.linearise(problem.point(state))
-        fit = Fit(state, linear, problem.normal(state, linear))
-        return state.z, tuple(problem.trace), used, problem.assess(fit).half_width(0.90)
-
-    return solve
-
-
-def broyden(trial: Trial, learned: Learned) -> Solution:
-    """One finite-difference Jacobian at the start, Broyden's updates from then on."""
-    problem, state = _begin(trial)
-    state = descend(problem, state, Once(problem.exact), replace(PATIENT, secant_memory=1.0, max_steps=80))
-    return state.z, tuple(problem.trace), problem.used, None
-
-
-METHODS: dict[str, Method] = {
-    "gapd, learned phase only": learned_only,
-    "gapd, learned + exact finish": with_finish(Settings()),
-    "gapd, learned + 12 weakest directions": with_finish(Settings(weak_directions=12)),
-    "finite-difference Gauss-Newton": finite_differences(frozen=False),
-    "the same, x0 derivatives once": finite_differences(frozen=True),
-    "one Jacobian + Broyden": broyden,
+TABLES: dict[str, Callable[[Runs, Plan], list[Bar]]] = {
+    "speed": estimator_speed.run,
+    "far": estimator_far.run,
+    "coverage": estimator_coverage.run,
+    "groups": estimator_groups.run,
+    "x0": estimator_x0.run,
+    "size": estimator_size.run,
 }
-
-
-def sysid_method(scale: str, x_scale: str | None, knots_only: bool) -> Method:
-    """mujoco.sysid with one choice of its settings."""
-    from peers import sysid_fit
-
-    def solve(trial: Trial, learned: Learned) -> Solution:
-        fit = sysid_fit(
-            trial.robot if knots_only else every_step(trial.robot), trial.windows if knots_only else trial.fine,
-            trial.robot.parameters.z_nominal, scale=scale, x_scale=x_scale, knots_only=knots_only, threads=THREADS,
-        )  # fmt: skip
-        return fit.z, fit.trace, fit.rollouts, None
-
-    return solve
-
-
-SYSID: dict[str, Method] = {
-    f"mujoco.sysid, {scale}{', x_scale' if x else ''}, {'knots' if knots else 'all samples'}": sysid_method(
-        scale, x, knots
-    )
-    for scale, x, knots in (("log", None, True), ("log", "jac", True), ("linear", None, True), ("log", None, False))
-}
-
-
-def measure(name: str, method: Method, trial: Trial, learned: Learned) -> Row:
-    """Run one method on one truth and judge it; judging is neither timed nor counted."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    z, trace, total, half = method(trial, learned)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    known = trial.identifiable
-    error = np.abs(z - trial.truth)[known]
-    covered = None if half is None else float(np.mean(error <= half[known]))
-    return Row(
-        name, trial.seed, trial.near(trace), trial.done(trace), total, wall, cpu, trial.held_out_gap(z),
-        float(np.median(error)), float(error.max()), covered,
-    )  # fmt: skip
-
-
-def table(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
-    """Medians per method. A method that did not arrive counts as arriving last."""
-    head = [
-        "method", "near", "done", "total rollouts", "wall s", "cpu s", "held-out gap, median", "worst",
-        "error %, median", "worst", "90 % cover", "arrived near / done",
-    ]  # fmt: skip
-    lines = []
-    for name in dict.fromkeys(r.method for r in rows):
-        mine = [r for r in rows if r.method == name]
-        near, done = ([getattr(r, key) for r in mine] for key in ("near", "done"))
-        covered = [r.covered for r in mine if r.covered is not None]
-        lines.append(
-            [
-                name, _median(near), _median(done), _median([r.total for r in mine]),
-                *(f"{np.median([getattr(r, k) for r in mine]):.1f}" for k in ("wall_s", "cpu_s")),
-                f"{np.median([r.held_out for r in mine]):.3f}", f"{max(r.held_out for r in mine):.3f}",
-                f"{100 * np.median([r.error for r in mine]):.2f}", f"{100 * max(r.error_max for r in mine):.0f}",
-                f"{100 * np.mean(covered):.0f} %" if covered else "-",
-                f"{sum(n is not None for n in near)} / {sum(d is not None for d in done)} of {len(mine)}",
-            ]
-        )  # fmt: skip
-    return head, lines
-
-
-def _median(values: list[int | None]) -> str:
-    middle = float(np.median([np.inf if v is None else v for v in values]))
-    return "-" if np.isinf(middle) else f"{middle:.0f}"
-
-
-def speed(seeds: range, learned: Learned, sysid_seeds: range) -> list[Row]:
-    """First table: all methods on all truths."""
-    rows = []
-    for seed in seeds:
-        trial = make_trial("arm7", seed)
-        methods = METHODS | (SYSID if seed in sysid_seeds else {})
-        for name, method in methods.items():
-            rows.append(measure(name, method, trial, learned))
-            print(f"seed {seed:3d}  {rows[-1]}", flush=True)
-    return rows
-
-
-def initial_state(seeds: range, learned: Learned) -> list[list[str]]:
-    """Second table: velocity noise of 0.05 rad/s, with and without the initial states among the unknowns."""
-    lines = []
-    results: dict[str, list[tuple[float, float, float]]] = {}
-    for seed in seeds:
-        trial = make_trial("arm7", seed, velocity_noise=0.05)
-        for name, factor in (("initial states estimated", 1.0), ("initial states taken as measured", 1e-6)):
-            windows = replace(trial.windows, x0_sd=trial.windows.x0_sd * factor)
-            found = identify(
-                Replay(trial.robot, THREADS), windows, trial.robot.parameters.z_nominal, learned,
-                test_structure=False,
-            )  # fmt: skip
-            error = np.abs(found.z - trial.truth)
-            inside = float(np.mean((error <= found.uncertainty.half_width(0.90))[trial.identifiable]))
-            results.setdefault(name, []).append((float(np.median(error)), inside, trial.held_out_gap(found.z)))
-            print(f"seed {seed:3d}  {name}: {results[name][-1]}", flush=True)
-    for name, values in results.items():
-        error, inside, held = np.array(values).T
-        lines.append(
-            [
-                name,
-                f"{100 * np.median(error):.2f}",
-                f"{100 * inside.mean():.0f} %",
-                f"{np.median(held):.3f}",
-                f"{len(values)}",
-            ]
-        )
-    return lines
+DEFAULT_FILE = Path(__file__).parents[1] / "out" / "estimator.jsonl"
+# Those that come with a gap model, and the hoist, which trains in a few minutes.
+QUICK = ("servo_pendulum", "arm7", "hoist")
 
 
 def main() -> None:
+    arguments = _parser().parse_args()
+    try:
+        tables, plan = _tables(arguments.tables), _plan(arguments)
+    except GapdError as error:
+        print(f"estimator.py: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    runs = Runs(arguments.json, arguments.root, arguments.results)
+    bars = [bar for name in tables for bar in TABLES[name](runs, plan)]
+    if bars:
+        lines = [[b.problem, b.what, b.wanted, b.measured, "yes" if b.met else "no"] for b in bars]
+        head = ["problem", "what", "asked", "measured", "met"]
+        write_table("estimator-bars", "What was asked of the estimator", head, lines, (), runs.tables)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="4 truths, no mujoco.sysid")
-    parser.add_argument("--truths", type=int, default=20)
-    parser.add_argument("--sysid-truths", type=int, default=6, help="truths on which mujoco.sysid runs too")
+    parser.add_argument("--quick", action="store_true", help="few truths, three problems, no mujoco.sysid")
+    parser.add_argument("--problem", nargs="+", metavar="NAME", help=f"of {', '.join(SPECS)}")
+    parser.add_argument("--tables", default=",".join(TABLES), help="which, with commas between")
+    parser.add_argument("--truths", type=int, help="truths of each table but these two; 20, with --quick 2")
+    parser.add_argument("--far-truths", type=int, help="truths of the far starts; 40, with --quick 3")
+    parser.add_argument("--coverage-truths", type=int, help="truths of the coverage; 200, with --quick 6")
+    parser.add_argument("--sysid-truths", type=int, help="truths on which mujoco.sysid runs too; 4, with --quick 0")
     parser.add_argument("--first", type=int, default=0, help="seed of the first truth")
-    parser.add_argument("--tables", default="12", help="which tables")
-    parser.add_argument("--json", type=Path, help="write every single result to this file")
-    arguments = parser.parse_args()
-    truths = 4 if arguments.quick else arguments.truths
-    seeds = range(arguments.first, arguments.first + truths)
-    few = range(arguments.first, arguments.first + max(truths // 3, 2))
-    robot = open_robot(MODELS / "arm7" / "robot.toml")
-    learned = Learned(open_bundle(robot), robot)
-    if "1" in arguments.tables:
-        with_sysid = range(0) if arguments.quick else range(seeds.start, seeds.start + arguments.sysid_truths)
-        rows = speed(seeds, learned, with_sysid)
-        head, lines = table(rows)
-        write_table("estimator-speed", f"arm7, 29 parameters, {truths} truths, 32 windows", head, lines, SPEED_NOTES)
-        if arguments.json:
-            arguments.json.write_text(json.dumps([asdict(r) for r in rows], indent=1), encoding="utf-8")
-    if "2" in arguments.tables:
-        head = ["arm7, velocity noise 0.05 rad/s", "error %, median", "90 % cover", "held-out gap, median", "truths"]
-        write_table("estimator-initial-state", "Unknown initial states", head, initial_state(few, learned))
+    parser.add_argument("--windows", type=int, default=32, help="windows of a fit")
+    parser.add_argument("--json", type=Path, default=DEFAULT_FILE, help="file of single results, added to")
+    parser.add_argument("--root", type=Path, default=FOLDER, help="where the problems' model folders are")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the tables go")
+    return parser
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    problems = tuple(arguments.problem or (QUICK if arguments.quick else SPECS))
+    for name in problems:
+        spec_of(name)
+    usual = {"truths": 2, "far_truths": 3, "coverage_truths": 6, "sysid_truths": 0}
+    if not arguments.quick:
+        usual = {"truths": 20, "far_truths": 40, "coverage_truths": 200, "sysid_truths": 4}
+    counts = {name: getattr(arguments, name) if getattr(arguments, name) is not None else usual[name] for name in usual}
+    for name, count in counts.items():
+        least = 0 if name == "sysid_truths" else 1
+        if count < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {count}: use at least {least}")
+    truths, far, coverage, sysid = counts.values()
+    return Plan(problems, truths, far, coverage, min(sysid, truths), arguments.first, arguments.windows)
+
+
+def _tables(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in TABLES:
+            raise ConfigError(
+                f"--tables {name}: no such table{nearest(name, list(TABLES))}; known: {', '.join(TABLES)}"
+            )
+    return names
 
 
 if __name__ == "__main__":

@@ -23,7 +23,12 @@ def write_table(
     notes: Sequence[str] = (),
     folder: Path = RESULTS,
 ) -> None:
-    """Print a table and write it to docs/results/NAME.md, or to another folder; `notes` follow as paragraphs."""
+    """Print a table and write it to docs/results/NAME.md, or to another folder; `notes` follow as paragraphs.
+
+    A table without rows is none.
+    """
+    if not rows:
+        return
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
     text = "\n".join([f"# {title}", "", _origin(), "", *lines, *(f"\n{note}" for note in notes), ""])
     folder.mkdir(parents=True, exist_ok=True)

@@ -285,19 +285,15 @@ def _uncommanded(robot: Robot) -> list[str]:
 
 
 def _bundle_line(robot: Robot) -> str:
-    from gapd.fit.identify import LEARNED_FROM
-
     learned = _learned(robot)
     if learned is None:
         return "none: fits use finite differences"
     verified = f"{learned.bundle.folder}: verified, sha256 {learned.bundle.sha256[:12]}"
     inactive = learned.bundle.manifest.inactive
-    if inactive:
-        untested = sum(not p.tested for p in inactive)
-        verified += f"; holds {len(inactive)} parameters without an edge, {untested} of them not tested in training"
-    if len(robot.parameters) >= LEARNED_FROM:
+    if not inactive:
         return verified
-    return f"{verified}; not used: fewer than {LEARNED_FROM} parameters are fitted with finite differences"
+    untested = sum(not p.tested for p in inactive)
+    return f"{verified}; holds {len(inactive)} parameters without an edge, {untested} of them not tested in training"
 
 
 def _learned(robot: Robot) -> Learned | None:

@@ -307,11 +307,10 @@ def test_check_looks_at_the_columns_of_recordings(gapd: Any, config: Path, log: 
     assert not done.stdout.endswith("ok\n")
 
 
-def test_check_says_where_a_bundle_is_not_used(gapd: Any) -> None:
+def test_check_says_which_bundle_leads(gapd: Any) -> None:
     done = gapd("check", "--config", MODELS / "servo_pendulum" / "robot.toml")
-    assert "; not used: fewer than 8 parameters are fitted with finite differences\n" in done.stdout
+    assert f"bundle      {MODELS / 'servo_pendulum' / 'bundle'}: verified, sha256 " in done.stdout
     assert "actuator    " not in done.stdout  # its back-EMF takes no command
-    assert "not used" not in gapd("check", "--config", MODELS / "arm7" / "robot.toml").stdout
 
 
 def test_a_value_set_twice_is_a_usage_error(gapd: Any, config: Path, log: Path) -> None:

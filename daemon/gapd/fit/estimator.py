@@ -234,9 +234,7 @@ def descend(problem: Problem, state: State, source: JacobianSource, settings: Se
         slow = slow + 1 if trial_cost > settings.slow * cost else 0
         if trial_cost < cost:
             fresh = source.linearise(problem.point(trial))
-            there = problem.carry(learnt, state, trial)
-            carried = settings.secant_memory * (there.jacobian - fresh.jacobian) if secant else 0.0
-            linear = replace(fresh, jacobian=fresh.jacobian + carried)
+            linear = _blend(problem.carry(learnt, state, trial), fresh, settings.secant_memory) if secant else fresh
             state, damping = problem.keep(trial), damping / settings.damping_down
         else:
             linear, damping = learnt, max(damping, settings.least_damping) * settings.damping_up
@@ -252,6 +250,15 @@ def emphasis(problem: Problem, state: State) -> Array:
     is off by a thousand floors does not hide what the other channels say. At one floor it makes no difference.
     """
     return np.asarray(problem.weight / np.sqrt(np.maximum(channel_rms(state.gap * problem.weight), 1.0)))
+
+
+def _blend(carried: Linearisation, fresh: Linearisation, share: float) -> Linearisation:
+    """A share of the carried derivatives and the rest of the fresh ones, in the memory of the carried ones."""
+    jacobian = carried.jacobian
+    jacobian -= fresh.jacobian
+    jacobian *= share
+    jacobian += fresh.jacobian
+    return replace(fresh, jacobian=jacobian)
 
 
 def _secant(linear: Linearisation, before: State, after: State, step: Array) -> Linearisation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ Array = NDArray[np.float64]
 
 # Changes of faces at most, per parameter; one or two suffice.
 FACE_CHANGES = 10
+# Windows whose derivatives are weighted at a time.
+BLOCK = 4
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,12 @@ class Normal:
 
     information: Array  # (W, P, P)
     score: Array  # (W, P)
-    x0_gain: Array  # (W, 2 nv, K C): initial-state step per residual
-    x0_pull: Array  # (W, 2 nv): initial-state step towards its measurement
-    jacobian: Array  # (W, K C, P), rows of absent measurements zero
-    residual: Array  # (W, K C)
+    x0_rest: Array  # (W, 2 nv): initial-state step while the parameters stay
+    x0_along: Array  # (W, 2 nv, P): what each parameter's step takes from it
 
     def x0_step(self, step: Array) -> Array:
         """Initial-state step (W, 2 nv) that goes with the parameter step (P,)."""
-        left = self.residual - self.jacobian @ step
-        return np.asarray((self.x0_gain @ left[..., None])[..., 0] - self.x0_pull)
+        return np.asarray(self.x0_rest - self.x0_along @ step)
 
 
 def residuals(gap: Array, weight: Array) -> Array:
@@ -49,11 +48,23 @@ def channel_rms(values: Array) -> Array:
 
 
 def normal_equations(gap: Array, linear: Linearisation, weight: Array, dx0: Array, x0_sd: Array) -> Normal:
-    """Assemble the per-window normal equations.
+    """Assemble the per-window normal equations, some windows at a time: of hundreds of parameters all would not fit.
 
     gap (W, K, C) in channel noise, weight (C,) = noise / (noise and discrepancy), dx0 (W, 2 nv) the current
     correction of the measured initial states and x0_sd (W, 2 nv) its standard deviation.
     """
+    n, p, states = len(gap), linear.jacobian.shape[-1], dx0.shape[1]
+    normal = Normal(np.empty((n, p, p)), np.empty((n, p)), np.empty((n, states)), np.empty((n, states, p)))
+    for first in range(0, n, BLOCK):
+        rows = slice(first, first + BLOCK)
+        taken = Linearisation(linear.jacobian[rows], linear.x0_jacobian[rows])
+        part = _block(gap[rows], taken, weight, dx0[rows], x0_sd[rows])
+        for f in fields(Normal):
+            getattr(normal, f.name)[rows] = getattr(part, f.name)
+    return normal
+
+
+def _block(gap: Array, linear: Linearisation, weight: Array, dx0: Array, x0_sd: Array) -> Normal:
     present = np.isfinite(gap)
     scale = (present * weight)[..., None]
     n = len(gap)
@@ -66,11 +77,13 @@ def normal_equations(gap: Array, linear: Linearisation, weight: Array, dx0: Arra
     gain = np.linalg.solve(inner, x0.transpose(0, 2, 1))
     pull = np.linalg.solve(inner, (dx0 / x0_sd)[..., None])[..., 0]
     cross = x0.transpose(0, 2, 1) @ jacobian
+    along = gain @ jacobian
+    rest = (gain @ residual[..., None])[..., 0] - pull
     # A pull of the initial state towards its measurement also changes what the parameters see.
-    seen = residual - (x0 @ (gain @ residual[..., None] - pull[..., None]))[..., 0]
-    information = jacobian.transpose(0, 2, 1) @ jacobian - cross.transpose(0, 2, 1) @ (gain @ jacobian)
+    seen = residual - (x0 @ rest[..., None])[..., 0]
+    information = jacobian.transpose(0, 2, 1) @ jacobian - cross.transpose(0, 2, 1) @ along
     score = (jacobian.transpose(0, 2, 1) @ seen[..., None])[..., 0]
-    return Normal(information, score, gain * x0_sd[..., None], pull * x0_sd, jacobian, residual)
+    return Normal(information, score, rest * x0_sd, along * x0_sd[..., None])
 
 
 def damped_step(information: Array, score: Array, damping: float, lower: Array, upper: Array) -> Array:

@@ -13,15 +13,15 @@ from gapd.fit.finding import Finding
 from gapd.fit.gauss_newton import channel_rms
 from gapd.fit.nuisance import Structural, structural
 from gapd.fit.structure import surviving
-from gapd.fit.uncertainty import Uncertainty
-from gapd.gap.jacobian import JacobianSource
+from gapd.fit.uncertainty import Uncertainty, unknown_directions
+from gapd.gap.jacobian import FiniteDifference, JacobianSource
 from gapd.gap.replay import Replay
 from gapd.measured.windows import Windows
 
 Array = NDArray[np.float64]
 
-# Below this many parameters finite differences are cheap, and a learned phase does not earn its place.
-LEARNED_FROM = 8
+# Without a gap model finite differences lead, with steps longer than those of exact derivatives: 3 % of a value.
+COARSE = 30.0
 # Channels that the best fit leaves above this many noise standard deviations have a model error worth weighing.
 DISCREPANCY_FROM = 1.2
 
@@ -59,8 +59,7 @@ def identify(
     learned: JacobianSource | None = None,
     test_structure: bool = True,
 ) -> Identification:
-    """Identify the parameters from windows, starting at `before` (P,), scaled."""
-    learned = learned if len(before) >= LEARNED_FROM else None
+    """Identify the parameters from windows, starting at `before` (P,), scaled; `learned` leads, if given."""
     first = replay.rollouts
     problem, fit = _weighed(Problem.of(replay, windows, before), learned)
     problem, fit, uncertainty = _held(problem, fit)
@@ -75,25 +74,27 @@ def identify(
 def _weighed(problem: Problem, learned: JacobianSource | None) -> tuple[Problem, Fit]:
     """Fit, and fit again where channels are left with more than noise: those then count less."""
     settings = Settings()
-    # Exact derivatives need no correction: one carried over from another point only makes them worse.
-    source, secant = learned or problem.exact, learned is not None
+    source = learned or FiniteDifference(problem.exact.replay, COARSE)
     state = start(problem, problem.prior_mean)
     _require_finite(state)
-    fit = finish(problem, descend(problem, state, source, settings, secant), learned, settings)
+    fit = finish(problem, descend(problem, state, source, settings), learned, settings)
     weight = _weight(fit.state.gap)
     if weight.min() == 1.0:
         return problem, fit
     problem = replace(problem, weight=weight)
-    return problem, finish(problem, descend(problem, fit.state, source, settings, secant), learned, settings)
+    return problem, finish(problem, descend(problem, fit.state, source, settings), learned, settings)
 
 
 def _held(problem: Problem, fit: Fit) -> tuple[Problem, Fit, Uncertainty]:
     """Put what the data do not identify back where it was, and let the others settle around it.
 
-    Of a group the data know a combination: holding its members would bend the others. The prior already keeps it from
-    moving along what is unknown.
+    Of a group the data know a combination: holding its members would bend the others. It goes back only along what is
+    unknown: steps that the data ask for move it there a little, and a fit may rest before the prior has undone that.
     """
     uncertainty = problem.assess(fit)
+    if uncertainty.ambiguous:
+        fit = _returned(problem, fit)
+        uncertainty = problem.assess(fit)
     unknown = uncertainty.unknown
     unknown[[p for group in uncertainty.ambiguous for p in group]] = False
     if not unknown.any():
@@ -104,6 +105,15 @@ def _held(problem: Problem, fit: Fit) -> tuple[Problem, Fit, Uncertainty]:
     told = problem.assess(fit)
     status = tuple("unidentifiable" if u else s for u, s in zip(unknown, told.status, strict=True))
     return problem, fit, replace(told, status=status)
+
+
+def _returned(problem: Problem, fit: Fit) -> Fit:
+    """The fit without its displacement along what the data do not identify."""
+    here, space = fit.state, problem.space
+    free = unknown_directions(fit.normal.information.sum(axis=0), problem.prior_sd)
+    moved = problem.prior_sd * (free @ (free.T @ ((here.z - problem.prior_mean) / problem.prior_sd)))
+    there = problem.evaluate(np.clip(here.z - moved, space.z_min, space.z_max), here.dx0)
+    return chords(problem, there, problem.carry(fit.exact, here, there), Settings())
 
 
 def _require_finite(state: State) -> None:

@@ -91,7 +91,7 @@ def combine(normal: Normal, beside: int, directions: Sequence[Array]) -> Normal:
         normal,
         information=mix.T @ normal.information @ mix,
         score=normal.score @ mix,
-        jacobian=normal.jacobian @ mix,
+        x0_along=normal.x0_along @ mix,
     )
 
 
@@ -140,7 +140,7 @@ def _changing(normal: Normal, prior: Prior, late: NDArray[np.bool_]) -> tuple[No
         normal,
         information=normal.information[:, columns][:, :, columns] * mask[:, :, None] * mask[:, None, :],
         score=normal.score[:, columns] * mask,
-        jacobian=normal.jacobian[:, :, columns] * mask[:, None, :],
+        x0_along=normal.x0_along[:, :, columns] * mask[:, None, :],
     )
     return changing, Prior(np.tile(prior.sd, 2), np.append(prior.pull, np.zeros(p)))
 

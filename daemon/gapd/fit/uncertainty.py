@@ -86,10 +86,12 @@ def inflation(information: Array, score: Array, inverse: Array) -> tuple[Array, 
     agree do not make the sensors better than they are.
     """
     influence = score @ inverse  # (W, P) what each window pulls the estimate by
-    seen = inverse @ information  # (W, P, P)
-    expected = np.einsum("wpi,ip->wp", seen, inverse)  # (W, P) its variance under pure noise
-    # The fit has already used the windows' pulls against each other: residual pulls are smaller than that.
-    left = np.maximum(expected - np.einsum("wpi,wij,jp->wp", seen, seen, inverse), 0.0)
+    left = np.empty(influence.shape)  # (W, P) its variance under pure noise
+    for w, own_information in enumerate(information):
+        seen = inverse @ own_information
+        # The fit has already used the windows' pulls against each other: residual pulls are smaller than that.
+        left[w] = np.einsum("pi,ip->p", seen - seen @ seen, inverse)
+    left = np.maximum(left, 0.0)
     total, squares = left.sum(axis=0), (left**2).sum(axis=0)
     # A parameter without any effect has no degrees of freedom, and must not spoil those of the others.
     own_dof = total**2 / np.where(squares > 0, squares, np.inf)
@@ -99,17 +101,24 @@ def inflation(information: Array, score: Array, inverse: Array) -> tuple[Array, 
     return np.maximum(pooled, 1.0), own_dof + POOLED_DOF
 
 
+def unknown_directions(information: Array, prior_sd: Array) -> Array:
+    """Orthonormal directions (P, D), in prior standard deviations (P,), that information (P, P) does not identify.
+
+    In units of the prior the information has eigenvalue e along a direction of standard deviation 1 / sqrt(1 + e)
+    after the data.
+    """
+    values, vectors = np.linalg.eigh(information * prior_sd[:, None] * prior_sd[None, :])
+    return np.asarray(vectors[:, 1.0 / np.sqrt(1.0 + np.maximum(values, 0.0)) > UNKNOWN_SHARE])
+
+
 def ambiguities(information: Array, prior_sd: Array) -> tuple[tuple[int, ...], ...]:
     """Sets of parameters that share a direction the data do not identify; single ones are groups of one.
 
-    In units of the prior the information has eigenvalue e along a direction of standard deviation
-    1 / sqrt(1 + e) after the data. Eigenvectors of equal values are arbitrary, so the groups come from the projector
-    on all unidentified directions: for a single direction v its entries are v v'.
+    Eigenvectors of equal values are arbitrary, so the groups come from the projector on all unidentified directions:
+    for a single direction v its entries are v v'.
     """
-    scaled = information * prior_sd[:, None] * prior_sd[None, :]
-    values, vectors = np.linalg.eigh(scaled)
-    unknown = 1.0 / np.sqrt(1.0 + np.maximum(values, 0.0)) > UNKNOWN_SHARE
-    projector = np.abs(vectors[:, unknown] @ vectors[:, unknown].T)
+    unknown = unknown_directions(information, prior_sd)
+    projector = np.abs(unknown @ unknown.T)
     own = np.diag(projector)
     member = (own > GROUP_SHARE) & (own >= GROUP_LOADING * projector.max(axis=1))
     linked = projector > GROUP_LOADING * np.sqrt(np.outer(own, own))

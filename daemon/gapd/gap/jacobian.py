@@ -60,11 +60,16 @@ class JacobianSource(Protocol):
 
 
 class FiniteDifference:
-    """Exact derivatives: one rollout per window and column."""
+    """Exact derivatives: one rollout per window and column.
 
-    def __init__(self, replay: Replay) -> None:
+    With `coarse` their steps are longer by that factor. Where joints stick a replay is rough, and slopes over a short
+    step say nothing of what a long one does.
+    """
+
+    def __init__(self, replay: Replay, coarse: float = 1.0) -> None:
         """Use the replay's robot, model and rollout counter."""
         self.replay = replay
+        self._coarse = coarse
         self._noise = replay.robot.layout.noise
 
     def linearise(self, point: Point) -> Linearisation:
@@ -78,17 +83,19 @@ class FiniteDifference:
         InputError names a direction in which the replay diverges either way.
         """
         space, z = self.replay.robot.parameters, point.z_rows
-        columns = []
-        for number, direction in enumerate((np.eye(len(space)) if directions is None else directions).T):
-            length = STEP_Z / float(np.linalg.norm(direction))
+        chosen = (np.eye(len(space)) if directions is None else directions).T
+        # Filled in place: of hundreds of parameters a list of columns beside it would be as large again.
+        slopes = np.empty((*self._shape(point), len(chosen)))
+        for number, direction in enumerate(chosen):
+            length = self._coarse * STEP_Z / float(np.linalg.norm(direction))
             step = np.where((z + length * direction <= space.z_max).all(axis=1), length, -length)
 
             def moved(step: Array, rows: Rows, d: Array = direction) -> Rollouts:
                 return self._run(point, rows, z[rows] + step[:, None] * d, point.qpos0[rows], point.qvel0[rows])
 
             name = space.names[number] if directions is None else f"direction {number}"
-            columns.append(self._slope(moved, step, point, name))
-        return np.stack(columns, axis=-1)
+            slopes[..., number] = self._slope(moved, step, point, name)
+        return slopes
 
     def initial_state(self, point: Point) -> Array:
         """Derivatives (W, K, C, 2 nv) with respect to initial position and velocity; InputError as above."""
@@ -101,10 +108,14 @@ class FiniteDifference:
                 qpos0, qvel0 = point.qpos0[rows] + step[:, None] * p, point.qvel0[rows] + step[:, None] * v
                 return self._run(point, rows, point.z_rows[rows], qpos0, qvel0)
 
-            step = np.full(len(point.windows), STEP_POSITION if axis < nv else STEP_VELOCITY)
+            step = np.full(len(point.windows), self._coarse * (STEP_POSITION if axis < nv else STEP_VELOCITY))
             name = f"initial state of {self.replay.robot.layout.joints[axis % nv]}"
             columns.append(self._slope(moved, step, point, name))
         return np.stack(columns, axis=-1)
+
+    def _shape(self, point: Point) -> tuple[int, int, int]:
+        windows, knots, channels = point.rollouts.predicted.shape
+        return windows, knots - 1, channels
 
     def _run(self, point: Point, rows: Rows, z: Array, qpos0: Array, qvel0: Array) -> Rollouts:
         physical = self.replay.robot.parameters.to_physical(z)

@@ -271,7 +271,8 @@ def linear_case(
 def normal_of(columns: Array, residual: Array) -> Normal:
     transposed = columns.transpose(0, 2, 1)
     score = (transposed @ residual[..., None])[..., 0]
-    return Normal(transposed @ columns, score, np.zeros(0), np.zeros(0), columns, residual)
+    nothing = np.zeros((len(columns), 0))  # initial states that are known
+    return Normal(transposed @ columns, score, nothing, np.zeros((*nothing.shape, columns.shape[2])))
 
 
 def free(rng: np.random.Generator, jacobian: Array) -> Array:

@@ -58,6 +58,15 @@ def test_initial_state_agrees_with_central_differences_at_a_tenth_of_the_step(ti
     assert errors(found, np.stack(columns, axis=-1)).max() < 2e-2
 
 
+def test_coarse_derivatives_are_slopes_over_a_longer_step(tiny: Robot, point: Point) -> None:
+    replay, space = Replay(tiny), tiny.parameters
+    there = replay.run(point.windows, space.to_physical(point.z + 40 * STEP_Z * np.eye(len(space))[1]))
+    slope = (there.predicted - point.rollouts.predicted)[:, 1:] / (40 * STEP_Z * tiny.layout.noise)
+    coarse = FiniteDifference(replay, coarse=40)
+    np.testing.assert_allclose(coarse.parameters(point)[..., 1], slope, rtol=1e-9, atol=1e-9)
+    assert 1e-3 < errors(coarse.initial_state(point), FiniteDifference(replay).initial_state(point)).max() < 0.3
+
+
 def test_initial_position_and_velocity_are_not_swapped(level: Robot, windows_of: Any) -> None:
     """Coasting without command, friction or gravity: the later position follows q0 + v0 t."""
     windows = windows_of(level, level.parameters.nominal, 2, seed=1)
