@@ -20,14 +20,14 @@ import gapd
 from gapd.errors import ConfigError, InputError
 from gapd.gap_model.manifest import Provenance
 from gapd.model.robot import Robot, open_robot
-from gaptrain.dataset import data_folder, generate, shard_paths
+from gaptrain.data import make_data, open_training
+from gaptrain.dataset import data_folder, shard_paths
 from gaptrain.diagnostics import lines, measure
 from gaptrain.draws import draw_windows
 from gaptrain.export import MAX_ONNX_BYTES, Exported, Facts, export, to_onnx
 from gaptrain.model import GapModel, Shape
-from gaptrain.settings import Training, check_training, load_training
+from gaptrain.settings import Training, check_training
 from gaptrain.shards import read_shards
-from gaptrain.simulate import driven_joints
 from gaptrain.training import Data, Learning, Trainer, prior_spread
 
 # Raise when a checkpoint of an older version must be neither continued nor exported.
@@ -63,19 +63,19 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def fit(
-    model_dir: Path, windows: int | None = None, epochs: int | None = None, seed: int | None = None, threads: int = 2
+    model_dir: Path,
+    windows: int | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    threads: int = 2,
+    ray: str | None = None,
 ) -> Exported:
     """Make data, train, export. Arguments left out come from train.toml. ConfigError before any of it."""
-    robot = open_robot(model_dir / "robot.toml")
-    given = {"windows": windows, "epochs": epochs, "seed": seed}
-    training = load_training(model_dir / "train.toml")
-    training = msgspec.structs.replace(training, **{k: v for k, v in given.items() if v is not None})
-    check_training(training, "command line")
-    driven_joints(robot, training.excitation)
+    robot, training = open_training(model_dir, windows=windows, epochs=epochs, seed=seed)
     _require_fitting_size(robot, training)
     torch.set_num_threads(threads)
     echo(f"{robot.config.robot}: seed {training.seed}, {training.windows} windows, {training.epochs} epochs")
-    folder = generate(robot, training, threads)
+    folder = make_data(robot, training, threads, ray)
     # The checkpoint of this training, not the newest: there may be nothing left to train.
     return export_checkpoint(robot, train(robot, training, folder))
 
@@ -97,7 +97,7 @@ def train(robot: Robot, training: Training, folder: Path) -> Path:
     A checkpoint that cannot be continued is said, and written over by that of the first epoch.
     """
     learning, path = Learning(), folder / CHECKPOINT
-    data = Data(read_shards(shard_paths(folder, "train", training.windows)), training.windows)
+    data = Data(read_shards(shard_paths(folder, training, "train")), training.windows)
     if data.dropped:
         echo(f"{data.dropped} training windows dropped: their simulation diverged")
     if len(data) < training.batch:
@@ -153,7 +153,7 @@ def export_checkpoint(robot: Robot, path: Path) -> Exported:
     """Export the bundle from a checkpoint, measured on the held-out windows beside it."""
     saved = _load(path)
     training, model = saved.training, _restored(robot, path, saved)
-    held_out = Data(read_shards(shard_paths(path.parent, "held_out", training.held_out)), training.held_out)
+    held_out = Data(read_shards(shard_paths(path.parent, training, "held_out")), training.held_out)
     provenance = Provenance(
         seed=training.seed, windows=saved.windows, dropped_windows=saved.dropped,
         epochs=saved.trainer.epoch, data=path.parent.name, gapd_version=gapd.__version__,
