@@ -56,18 +56,17 @@ def enumerate_command(model: Path, out: Path, ties: tuple[str, ...], force: bool
 
 
 _THREADS = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
-_RAY = click.option(
-    "--ray", metavar="ADDRESS", help="Make the data on a Ray cluster, --threads cores a shard: host:port, or auto."
-)
+_DATA_THREADS = click.option("--threads", type=click.IntRange(1, 256), help="Cores to use: 2; with --ray 1 a shard.")
+_RAY = click.option("--ray", metavar="ADDRESS", help="Make the data on a Ray cluster: host:port, ray://host:port, auto.")
 
 
 @main.command("data")
 @click.argument("modeldir", type=_FOLDER)
 @click.option("--windows", type=int, help="Training windows; train.toml says how many by default.")
 @click.option("--seed", type=int, help="Seed of the data.")
-@_THREADS
+@_DATA_THREADS
 @_RAY
-def data_command(modeldir: Path, windows: int | None, seed: int | None, threads: int, ray: str | None) -> None:
+def data_command(modeldir: Path, windows: int | None, seed: int | None, threads: int | None, ray: str | None) -> None:
     """Make the training data of MODELDIR and nothing else: they lie in MODELDIR/.data, for `gaptrain fit` anywhere.
 
     The same data come out however they are made. An interrupted run goes on where it was when called again.
@@ -82,10 +81,10 @@ def data_command(modeldir: Path, windows: int | None, seed: int | None, threads:
 @click.option("--windows", type=int, help="Training windows; train.toml says how many by default.")
 @click.option("--epochs", type=int, help="Passes over the data.")
 @click.option("--seed", type=int, help="Seed of data and training.")
-@_THREADS
+@_DATA_THREADS
 @_RAY
 def fit_command(
-    modeldir: Path, windows: int | None, epochs: int | None, seed: int | None, threads: int, ray: str | None
+    modeldir: Path, windows: int | None, epochs: int | None, seed: int | None, threads: int | None, ray: str | None
 ) -> None:
     """Make training data, train the gap model, write MODELDIR/bundle and pin it in robot.toml.
 

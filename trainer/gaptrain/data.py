@@ -24,13 +24,19 @@ def open_training(model_dir: Path, **given: int | None) -> tuple[Robot, Training
     return robot, training
 
 
-def make_data(robot: Robot, training: Training, threads: int, ray: str | None = None) -> Path:
-    """Make what is missing on `threads` cores of this computer, or on a Ray cluster with as many for each shard."""
-    return generate(robot, training, threads, RayCluster(ray, threads) if ray else None)
+def make_data(robot: Robot, training: Training, threads: int | None = None, ray: str | None = None) -> Path:
+    """Make what is missing on `threads` cores of this computer, or on a Ray cluster with so many for each shard."""
+    if ray is None:
+        return generate(robot, training, threads or 2)
+    return generate(robot, training, executor=RayCluster(ray, threads or 1))
 
 
 def data(
-    model_dir: Path, windows: int | None = None, seed: int | None = None, threads: int = 2, ray: str | None = None
+    model_dir: Path,
+    windows: int | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    ray: str | None = None,
 ) -> Path:
     """Make the data that `gaptrain fit` with the same arguments would train on. Return their folder."""
     robot, training = open_training(model_dir, windows=windows, seed=seed)

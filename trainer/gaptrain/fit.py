@@ -67,13 +67,13 @@ def fit(
     windows: int | None = None,
     epochs: int | None = None,
     seed: int | None = None,
-    threads: int = 2,
+    threads: int | None = None,
     ray: str | None = None,
 ) -> Exported:
     """Make data, train, export. Arguments left out come from train.toml. ConfigError before any of it."""
     robot, training = open_training(model_dir, windows=windows, epochs=epochs, seed=seed)
     _require_fitting_size(robot, training)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads or 2)
     echo(f"{robot.config.robot}: seed {training.seed}, {training.windows} windows, {training.epochs} epochs")
     folder = make_data(robot, training, threads, ray)
     # The checkpoint of this training, not the newest: there may be nothing left to train.

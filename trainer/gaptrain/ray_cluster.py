@@ -13,6 +13,8 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 ANSWER_S = 5.0
+# What gRPC, which Ray speaks, begins with: the client's preface and empty settings; the server's settings are frame 4.
+_HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), 4
 # Jobs that are handed over for each that can run: enough that no computer waits for the next one.
 AHEAD = 2
 
@@ -33,15 +35,15 @@ class RayCluster:
         self, function: Callable[[Common, Job], Result], common: Common, jobs: Iterable[Job]
     ) -> Iterator[tuple[Job, Result]]:
         """As Executor. ConfigError where there is no Ray or no answer, InputError where the cluster fails."""
+        _require_answer(self.address)
         ray = _ray()
-        _connect(ray, self.address)
+        _connect(ray, self.address, self.threads)
         try:
             yield from self._results(ray, function, common, jobs)
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from None
         except (ray.exceptions.RayError, ConnectionError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise InputError(f"Ray at {self.address}: {reason}; run again to go on with what is missing") from None
+            raise InputError(f"Ray at {self.address}: {_line(error)}; run again to go on with what is missing") from None
         finally:
             ray.shutdown()
 
@@ -74,25 +76,37 @@ def _ray() -> Any:
     return ray
 
 
-def _connect(ray: Any, address: str) -> None:
-    """ConfigError in a few seconds where nobody answers; Ray itself would try for minutes and end the process."""
-    _require_answer(address)
+def _connect(ray: Any, address: str, threads: int) -> None:
+    """ConfigError where there is no cluster, or none of its computers has the cores for a job: it would wait for ever."""
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     except Exception as error:
-        raise ConfigError(f"--ray {address}: {error}") from None
+        raise ConfigError(f"--ray {address}: {_line(error)}; start Ray there or correct the address") from None
+    cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    if max(cores, default=0) < threads:
+        ray.shutdown()
+        raise ConfigError(f"--threads {threads}: the computers at --ray {address} have {cores} cores; use fewer")
 
 
 def _require_answer(address: str) -> None:
+    """ConfigError within seconds where no Ray can be: it would itself try for minutes."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError(f"--ray {address}: no address; give host:port, ray://host:port or auto")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as peer:
+            peer.sendall(_HELLO)
+            frame = peer.recv(4)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"--ray {address}: nobody answers ({error}); start Ray there or correct the address") from None
+    if len(frame) < 4 or frame[3] != _SETTINGS:
+        raise ConfigError(f"--ray {address}: that is no Ray; give the port of `ray start --head`")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _cause(error: Any) -> Exception:
