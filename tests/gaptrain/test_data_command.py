@@ -2,10 +2,8 @@
 
 import hashlib
 import os
-import resource
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -22,16 +20,11 @@ from gaptrain.fingerprint import robot_facts
 from gaptrain.settings import load_training
 from gaptrain.shard_folder import only_maker
 
+sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
+
+from data_runs import ask_for, hashes, made, start, wait_for_shards
+
 SHARDS = 6
-TRAIN = """
-windows = {windows}
-held_out = 16
-shard_windows = 16
-batch = 16
-[excitation]
-home = [0.0]
-amplitude = [1.2]
-"""
 # Far more than a test waits for: it is stopped in the middle.
 ENDLESS = 100_000
 
@@ -44,41 +37,6 @@ def model(make_robot: Callable[[Path], Robot], tmp_path: Path) -> Path:
     make_robot(folder)
     ask_for(folder, 16 * (SHARDS - 1))
     return folder
-
-
-def ask_for(model: Path, windows: int) -> None:
-    (model / "train.toml").write_text(TRAIN.format(windows=windows))
-
-
-def start(model: Path, *options: str, file_bytes: int | None = None) -> subprocess.Popen[str]:
-    def limit() -> None:
-        if file_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-
-    return subprocess.Popen(
-        [Path(sys.executable).with_name("gaptrain"), "data", model, *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=limit,
-        env=os.environ | {"COLUMNS": "500"},
-    )  # fmt: skip
-
-
-def made(model: Path, *options: str, file_bytes: int | None = None) -> tuple[int, str]:
-    """Exit code and stderr."""
-    process = start(model, *options, file_bytes=file_bytes)
-    _, said = process.communicate(timeout=100)
-    return process.returncode, said
-
-
-def hashes(model: Path) -> dict[str, str]:
-    """Of all files that count as shards."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (model / ".data").glob("*/*.npz")}
-
-
-def wait_for_shards(model: Path, count: int) -> None:
-    end = time.monotonic() + 60
-    while len(hashes(model)) < count:
-        assert time.monotonic() < end, "no shards come"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -57,7 +57,9 @@ def enumerate_command(model: Path, out: Path, ties: tuple[str, ...], force: bool
 
 _THREADS = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
 _DATA_THREADS = click.option("--threads", type=click.IntRange(1, 256), help="Cores to use: 2; with --ray 1 a shard.")
-_RAY = click.option("--ray", metavar="ADDRESS", help="Make the data on a Ray cluster: host:port, ray://host:port, auto.")
+_RAY = click.option(
+    "--ray", metavar="ADDRESS", help="Make the data on a Ray cluster: host:port, ray://host:port, auto."
+)
 
 
 @main.command("data")

@@ -43,7 +43,9 @@ class RayCluster:
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from None
         except (ray.exceptions.RayError, ConnectionError) as error:
-            raise InputError(f"Ray at {self.address}: {_line(error)}; run again to go on with what is missing") from None
+            raise InputError(
+                f"Ray at {self.address}: {_line(error)}; run again to go on with what is missing"
+            ) from None
         finally:
             ray.shutdown()
 
@@ -100,7 +102,9 @@ def _require_answer(address: str) -> None:
             peer.sendall(_HELLO)
             frame = peer.recv(4)
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"--ray {address}: nobody answers ({error}); start Ray there or correct the address") from None
+        raise ConfigError(
+            f"--ray {address}: nobody answers ({error}); start Ray there or correct the address"
+        ) from None
     if len(frame) < 4 or frame[3] != _SETTINGS:
         raise ConfigError(f"--ray {address}: that is no Ray; give the port of `ray start --head`")
 

@@ -108,7 +108,7 @@ class FiniteDifference:
         return slopes
 
     def _empty(self, point: Point, columns: int) -> Array:
-        """Room for derivatives (W, K, C, columns): filled column by column, or hundreds of them would be there twice."""
+        """Room for derivatives (W, K, C, columns). Stacked at the end, hundreds of them would be there twice."""
         windows, knots, channels = point.rollouts.predicted.shape
         return np.empty((windows, knots - 1, channels, columns))
 
