@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import resource
 import shutil
 import subprocess
@@ -26,7 +25,6 @@ from pathlib import Path
 import mujoco
 import numpy as np
 from mujoco import batch
-from rich.console import Console
 from tables import RESULTS, write_table
 from throughput_models import arm_with, shards
 
@@ -185,8 +183,8 @@ def main() -> None:
         rows = [measure(case, rounds, folder, seen) for case in cases]
         memory_rows = [memory(count, folder) for count in (2, 8, 32)]
     notes = [
-        f"Medians of {rounds} rounds, in which both take turns on {CORES} cores; the ratio is the median of theirs. "
-        "That of CPU time does not depend on what else the machine does. Rows of the same parameters gave the same bytes.",
+        f"""Medians of {rounds} rounds, in which both take turns on {CORES} cores; the ratio is the median of theirs.
+That of CPU time depends less on what else the machine does. Rows of the same parameters gave the same bytes.""",
         "The bare loop steps as many simulations as a shard has windows, in one call for each window length.",
     ]
     write_table("throughput", "Data generation, arm7", HEAD, rows, notes, given.out)

@@ -33,7 +33,6 @@ def start(model: Path, *options: str, file_bytes: int | None = None) -> subproce
     return subprocess.Popen(
         [Path(sys.executable).with_name("gaptrain"), "data", model, *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=limit,  # noqa: PLW1509 - no threads here
-       
         env=os.environ | {"COLUMNS": "500"},
     )  # fmt: skip
 

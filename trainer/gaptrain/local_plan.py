@@ -28,7 +28,7 @@ def local(robot: Robot, training: Training, shards: int, threads: int) -> Local:
 
 def shard_peak_bytes(robot: Robot, training: Training) -> float:
     """Memory of a process that makes a shard."""
-    columns = len(robot.parameters) + 2 * robot.model.nv
+    columns: int = len(robot.parameters) + 2 * robot.model.nv
     derivatives = 8 * training.shard_windows * robot.layout.knots * len(robot.layout.channels) * columns
     return LARGEST * derivatives + PROCESS_BYTES
 
@@ -39,4 +39,5 @@ def free_bytes(meminfo: Path = Path("/proc/meminfo")) -> float:
         lines = meminfo.read_text().splitlines()
     except OSError:
         return float("inf")
-    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), float("inf"))
+    found = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return 1024.0 * found[0] if found else float("inf")

@@ -22,8 +22,8 @@ AHEAD = 2
 class RayCluster:
     """Jobs as tasks of a Ray cluster, `threads` cores each.
 
-    Every computer of the cluster needs the same gapd with the extra `cluster`. Ray itself runs a task again whose worker
-    or computer is lost.
+    Every computer of it needs the same gapd with the extra `cluster`. Ray itself runs a task again whose worker or
+    computer is lost.
     """
 
     def __init__(self, address: str, threads: int = 1) -> None:
@@ -79,10 +79,10 @@ def _ray() -> Any:
 
 
 def _connect(ray: Any, address: str, threads: int) -> None:
-    """ConfigError where there is no cluster, or none of its computers has the cores for a job: it would wait for ever."""
+    """ConfigError where there is no cluster, or no computer with the cores of a job: it would wait for ever."""
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - Ray raises many classes, down to plain ones
         raise ConfigError(f"--ray {address}: {_line(error)}; start Ray there or correct the address") from None
     cores = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     if max(cores, default=0) < threads:

@@ -63,7 +63,7 @@ def encode(samples: Samples) -> bytes:
 
 
 def put_shard(path: Path, raw: bytes) -> None:
-    """Write the bytes of a shard whole or not at all; OSError names the file. Leaves no part behind that fills a disk."""
+    """Write the bytes of a shard whole or not at all, with no part left that fills a disk; OSError names the file."""
     partial = path.with_name(path.name + ".part")
     try:
         durable.write(partial, raw)
