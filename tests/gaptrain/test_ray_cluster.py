@@ -154,7 +154,7 @@ def test_a_cluster_makes_the_same_files_whatever_is_killed(
     process = start(model, "--ray", cluster.address)
     wait_for_shards(model, 4)
     process.kill()
-    process.wait()
+    process.communicate(timeout=60)
     kept = hashes(model)
     ask_for(model, 16 * (SHARDS - 1))
     assert made(model, "--ray", cluster.address) == (0, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -71,6 +72,8 @@ class RayCluster:
 
 
 def _ray() -> Any:
+    # The first error ends the run in one line; Ray would print those of all other tasks besides.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:
         import ray
     except ModuleNotFoundError:
