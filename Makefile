@@ -10,11 +10,12 @@ INSTALL_LOCKED := $(PIP) install --quiet --require-hashes --only-binary :all:
 PROJECT := $(STAMPS)/project
 HOST := $(STAMPS)/host
 DEV := $(STAMPS)/dev
+CLUSTER := $(STAMPS)/cluster
 TORCH := $(STAMPS)/torch
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-recording test test-slow bench mjcf lint types imports clean distclean lock
+.PHONY: help demo demo-recording test test-slow bench cluster mjcf lint types imports clean distclean lock
 
 help:
 	@echo 'make demo       robot, daemon, host and simulation live, in a minute and a half; without torch'
@@ -22,6 +23,7 @@ help:
 	@echo 'make test       lint, types, import contracts and all tests but the slow ones'
 	@echo 'make test-slow  the tests that take minutes'
 	@echo 'make bench      install what the scripts in benchmarks/ need'
+	@echo 'make cluster    install Ray, for training data from a cluster and its slow test: 300 MB'
 	@echo 'make mjcf       put public models into build/mjcf, for a slow test: 0.7 GB'
 	@echo 'make lint       ruff check and ruff format --check'
 	@echo 'make clean      remove caches and build products; distclean removes .venv as well'
@@ -41,6 +43,9 @@ test-slow: $(PROJECT) $(TORCH)
 
 bench: $(PROJECT) $(TORCH)
 	@echo 'Ready: run a script of benchmarks/ with $(BIN)/python.'
+
+cluster: $(PROJECT) $(CLUSTER)
+	@echo 'Ready: $(BIN)/gaptrain data MODELDIR --ray ADDRESS'
 
 # Only their models are read: nothing of these wheels runs, so that what they depend on is not needed.
 mjcf: $(PROJECT)
@@ -84,6 +89,10 @@ $(DEV): requirements/dev.txt $(HOST)
 	$(INSTALL_LOCKED) -r requirements/dev.txt
 	@touch $@
 
+$(CLUSTER): requirements/cluster.txt $(DEV)
+	$(INSTALL_LOCKED) -r requirements/cluster.txt
+	@touch $@
+
 $(TORCH): requirements/torch.txt $(DEV)
 	$(PIP) install --quiet --prefer-binary -r requirements/torch.txt
 	@touch $@
@@ -101,3 +110,4 @@ lock:
 	$(COMPILE) --output-file requirements/robot.txt pyproject.toml
 	$(COMPILE) --extra host --build-deps-for editable --output-file requirements/host.txt pyproject.toml
 	$(COMPILE) --extra host --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra cluster --output-file requirements/cluster.txt pyproject.toml

@@ -6,6 +6,9 @@
 
 CMA-ES needs the package `cma`, `--policy sac` stable-baselines3: pip install 'gapd[compass]'. Without them the rest
 runs, and the table says what is missing.
+
+Runs are independent: `--processes N` makes so many at a time, `--ray ADDRESS` makes them on a Ray cluster whose
+computers have this folder, and benchmarks/ on PYTHONPATH. The results do not depend on it, the seconds do.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from scipy.stats import t as students_t
 from tables import RESULTS, write_table
 
 from gaptrain import compass, compass_signed
+from gaptrain.executor import Executor, Local
 from gaptrain.policies import train_cross_entropy, train_sac
+from gaptrain.ray_cluster import RayCluster
 from gaptrain.tasks.arm_task import ArmTask
 from gaptrain.tasks.catalogue import TASKS, open_task
 from gaptrain.tasks.search import Iteration, Trainer, without_policy
@@ -182,6 +187,24 @@ def measure(task: ArmTask, truth: Truth, method: Method, size: Size, seed: int, 
     return replace(_judge(task, truth, robot, last, size, seed, train), gaps=tuple(gaps), seconds=seconds)
 
 
+@dataclass(frozen=True)
+class Trials:
+    """What all runs on one task share, as plain values."""
+
+    task: str
+    truth: Truth
+    size: Size
+    policy: str
+
+
+def trial(trials: Trials, job: tuple[str, int]) -> Run:
+    """One method on one seed, in whatever process."""
+    torch.set_num_threads(1)  # networks this small are slower on two
+    name, seed = job
+    task = open_task(trials.task, MODELS)
+    return measure(task, trials.truth, METHODS[name], trials.size, seed, POLICIES[trials.policy])
+
+
 def success_of(task: ArmTask, robot: StandIn, physical: Array, size: Size, seed: int, train: Trainer) -> float:
     """Share of real rollouts that succeed with a policy for these parameters; nan where none are judged."""
     if not size.judged:
@@ -231,16 +254,19 @@ def line(name: str, runs: Sequence[Run]) -> list[str]:
     ]  # fmt: skip
 
 
-def table(task: ArmTask, names: Sequence[str], size: Size, train: Trainer, folder: Path) -> None:
+def table(task: ArmTask, names: Sequence[str], size: Size, policy: str, folder: Path, executor: Executor) -> None:
     """Run the methods on one task and write its table."""
+    train = POLICIES[policy]
     robot = StandIn(task, NOISE, 0)
     truth = find_truth(task, robot, size)
     reach = [100 * success_of(task, robot, p, size, 0, train) for p in (task.space.nominal, robot.truth)]
-    rows = []
-    for name in names:
-        runs = [measure(task, truth, METHODS[name], size, 1 + seed, train) for seed in range(size.seeds)]
-        rows.append(line(name, runs))
-        print(task.name, *rows[-1], sep=" | ", flush=True)
+    seeds = range(1, 1 + size.seeds)
+    runs: dict[tuple[str, int], Run] = {}
+    jobs = [(name, seed) for name in names for seed in seeds]
+    for (name, seed), run in executor.map(trial, Trials(task.name, truth, size, policy), jobs):
+        runs[name, seed] = run
+        print(task.name, f"seed {seed}", *line(name, [run]), sep=" | ", flush=True)
+    rows = [line(name, [runs[name, seed] for seed in seeds]) for name in names]
     notes = _notes(task, truth, size, reach)
     if len(names) < len(METHODS):
         notes.append("Not run: " + ", ".join(name for name in METHODS if name not in names) + ".")
@@ -271,6 +297,8 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--policy", choices=POLICIES, default="none", help="trained every 5 iterations")
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time on this computer")
+    parser.add_argument("--ray", metavar="ADDRESS", help="make the runs on a Ray cluster")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the tables")
     given = parser.parse_args()
     torch.set_num_threads(1)  # networks this small are slower on two
@@ -281,7 +309,8 @@ def main() -> None:
         names.remove("CMA-ES")
         print("CMA-ES is left out: package cma is not installed; pip install 'gapd[compass]'", flush=True)
     for name in given.tasks:
-        table(open_task(name, MODELS), names, size, POLICIES[given.policy], given.out)
+        where = RayCluster(given.ray) if given.ray else Local(given.processes)
+        table(open_task(name, MODELS), names, size, given.policy, given.out, where)
 
 
 if __name__ == "__main__":

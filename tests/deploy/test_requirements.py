@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ["robot", "host", "dev"]
+LOCKS = ["robot", "host", "dev", "cluster"]
 
 
 def locked(name: str) -> dict[str, str]:
@@ -36,13 +36,22 @@ def test_every_package_has_a_hash(name: str) -> None:
     assert re.findall(r"^[a-z].*(?<! \\)$", text, flags=re.MULTILINE) == []
 
 
-@pytest.mark.parametrize(("name", "extras"), [("robot", [""]), ("host", ["", "host"]), ("dev", ["", "host", "dev"])])
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [("robot", [""]), ("host", ["", "host"]), ("dev", ["", "host", "dev"]), ("cluster", ["", "cluster"])],
+)
 def test_lock_holds_what_the_project_declares(name: str, extras: list[str]) -> None:
     assert set().union(*map(declared, extras)) <= set(locked(name))
 
 
 def test_larger_locks_contain_the_smaller_ones() -> None:
     assert locked("robot").items() <= locked("host").items() <= locked("dev").items()
+
+
+def test_a_cluster_computes_with_the_same_versions() -> None:
+    assert locked("robot").items() <= locked("cluster").items()
+    here, there = locked("dev"), locked("cluster")
+    assert {n: v for n, v in there.items() if n in here} == {n: v for n, v in here.items() if n in there}
 
 
 def test_robot_gets_nothing_of_training_or_plotting() -> None:

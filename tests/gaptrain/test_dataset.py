@@ -30,11 +30,10 @@ def robot(tmp_path: Path) -> Robot:
 
 
 @pytest.fixture
-def training(monkeypatch: pytest.MonkeyPatch) -> Training:
+def training() -> Training:
     """Two small shards to train on, one held out."""
-    monkeypatch.setattr(dataset, "SHARD_WINDOWS", 16)
     training = load_training(MODELS / "servo_pendulum" / "train.toml")
-    return msgspec.structs.replace(training, windows=32, held_out=16)
+    return msgspec.structs.replace(training, windows=32, held_out=16, shard_windows=16)
 
 
 def test_derivatives_predict_what_a_replay_does(robot: Robot, training: Training) -> None:
@@ -67,7 +66,7 @@ def test_a_shard_survives_its_half_precision(robot: Robot, training: Training, t
 
 def test_an_interrupted_run_is_continued_and_gives_the_same_data(robot: Robot, training: Training) -> None:
     folder = dataset.generate(robot, training)
-    paths = dataset.shard_paths(folder, "train", training.windows)
+    paths = dataset.shard_paths(folder, training, "train")
     before = [p.read_bytes() for p in paths]
     kept = paths[0].stat().st_mtime_ns
     paths[1].rename(paths[1].with_name(paths[1].name + ".part"))  # as if the run had died while writing it
@@ -96,7 +95,7 @@ def test_a_damaged_shard_is_said_and_made_again(
 ) -> None:
     training = msgspec.structs.replace(training, windows=16)
     folder = dataset.generate(robot, training)
-    held_out, train = (dataset.shard_paths(folder, split, 16)[0] for split in ("held_out", "train"))
+    held_out, train = (dataset.shard_paths(folder, training, split)[0] for split in ("held_out", "train"))
     whole = train.read_bytes()
     train.write_bytes(DAMAGES[kind](whole))
     with pytest.raises(InputError, match=r"train-0000\.npz: damaged \(.+\); run `gaptrain fit` to make it again"):

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,6 +24,7 @@ TRAIN = """
 windows = 96
 held_out = 32
 graph_windows = 64
+shard_windows = 32
 hidden = 16
 epochs = 2
 batch = 16
@@ -50,15 +50,13 @@ def said() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory, said: list[str]) -> Iterator[Path]:
+def fitted(tmp_path_factory: pytest.TempPathFactory, said: list[str]) -> Path:
     """A servo model fitted in seconds, badly."""
     folder = tmp_path_factory.mktemp("models") / "servo_pendulum"
     shutil.copytree(SERVO, folder, ignore=shutil.ignore_patterns(".data", "bundle"))
     (folder / "train.toml").write_text(TRAIN)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset, "SHARD_WINDOWS", 32)
-        said.append(run("fit", folder, "--threads", "1"))  # two threads on a shared machine wait for each other
-        yield folder
+    said.append(run("fit", folder, "--threads", "1"))  # two threads on a shared machine wait for each other
+    return folder
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ def test_the_stated_error_is_that_of_the_exported_file(fitted: Path, said: list[
     robot = open_robot(fitted / "robot.toml")
     bundle = open_bundle(robot)
     folder = fitted / ".data" / bundle.manifest.provenance.data
-    (exact,) = shards.read_shards(dataset.shard_paths(folder, "held_out", 32))
+    (exact,) = shards.read_shards(dataset.shard_paths(folder, load_training(fitted / "train.toml"), "held_out"))
     found = bundle.run(exact.features, exact.context, exact.z, 0 * exact.z)["jacobian"]
     damping = robot.parameters.names.index("joint/j/damping")
     wrong, true = (found - exact.jacobian)[..., damping], exact.jacobian[..., damping]

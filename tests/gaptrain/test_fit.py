@@ -1,7 +1,7 @@
 """Checkpoints that are damaged, foreign or of another version, and training that does not converge."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ TRAIN = """
 windows = 32
 held_out = 16
 graph_windows = 32
+shard_windows = 16
 hidden = 4
 epochs = 2
 batch = 16
@@ -38,16 +39,14 @@ def train(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, make_robot: Callable[[Path], object]) -> Iterator[Path]:
+def trained(tmp_path_factory: pytest.TempPathFactory, make_robot: Callable[[Path], object]) -> Path:
     """The tiny robot, trained in a second, badly."""
     folder = tmp_path_factory.mktemp("trained") / "tiny"
     folder.mkdir()
     make_robot(folder)
     (folder / "train.toml").write_text(TRAIN)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset, "SHARD_WINDOWS", 16)
-        train(folder)
-        yield folder
+    train(folder)
+    return folder
 
 
 @pytest.fixture

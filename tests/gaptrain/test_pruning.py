@@ -14,7 +14,6 @@ from gapd.errors import ConfigError
 from gapd.gap_model.bundle import open_active, open_bundle
 from gapd.model.parameters import ParameterSet
 from gapd.model.robot import Robot, assemble, open_robot
-from gaptrain import dataset
 from gaptrain.cli import main
 from gaptrain.dataset import data_folder
 from gaptrain.graph import measure_graph
@@ -26,6 +25,7 @@ TRAIN = """
 windows = 32
 held_out = 16
 graph_windows = 32
+shard_windows = 16
 hidden = 4
 epochs = 1
 batch = 16
@@ -92,8 +92,7 @@ def test_motions_that_show_nothing_are_refused_with_a_remedy(folder: Path, train
         prune(robot, training, threads=1)
 
 
-def test_robot_host_and_command_line_hold_what_the_bundle_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "SHARD_WINDOWS", 16)
+def test_robot_host_and_command_line_hold_what_the_bundle_says(folder: Path) -> None:
     done = CliRunner().invoke(main, ["fit", str(folder), "--threads", "1"], catch_exceptions=False)
     assert f"not tested by these motions: 1: {IDLE}" in done.output
     path = folder / "robot.toml"

@@ -97,20 +97,46 @@ def enumerate_command(model: Path, out: Path, ties: tuple[str, ...], force: bool
     click.echo(enumerate_parameters(model, out, ties, force=force))
 
 
+_THREADS = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
+_DATA_THREADS = click.option("--threads", type=click.IntRange(1, 256), help="Cores to use: 2; with --ray 1 a shard.")
+_RAY = click.option(
+    "--ray", metavar="ADDRESS", help="Make the data on a Ray cluster: host:port, ray://host:port, auto."
+)
+
+
+@main.command("data")
+@click.argument("modeldir", type=_FOLDER)
+@click.option("--windows", type=int, help="Training windows; train.toml says how many by default.")
+@click.option("--seed", type=int, help="Seed of the data.")
+@_DATA_THREADS
+@_RAY
+def data_command(modeldir: Path, windows: int | None, seed: int | None, threads: int | None, ray: str | None) -> None:
+    """Make the training data of MODELDIR and nothing else: they lie in MODELDIR/.data, for `gaptrain fit` anywhere.
+
+    The same data come out however they are made. An interrupted run goes on where it was when called again.
+    """
+    from gaptrain.data import data
+
+    data(modeldir, windows, seed, threads, ray)
+
+
 @main.command("fit")
 @click.argument("modeldir", type=_FOLDER)
 @click.option("--windows", type=int, help="Training windows; train.toml says how many by default.")
 @click.option("--epochs", type=int, help="Passes over the data.")
 @click.option("--seed", type=int, help="Seed of data and training.")
-@click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
-def fit_command(modeldir: Path, windows: int | None, epochs: int | None, seed: int | None, threads: int) -> None:
+@_DATA_THREADS
+@_RAY
+def fit_command(
+    modeldir: Path, windows: int | None, epochs: int | None, seed: int | None, threads: int | None, ray: str | None
+) -> None:
     """Make training data, train the gap model, write MODELDIR/bundle and pin it in robot.toml.
 
     An interrupted run continues where it was when called again with the same options.
     """
     from gaptrain.fit import fit  # torch takes seconds to import
 
-    fit(modeldir, windows, epochs, seed, threads)
+    fit(modeldir, windows, epochs, seed, threads, ray)
 
 
 @main.command("export")
@@ -127,7 +153,7 @@ def export_command(modeldir: Path) -> None:
 @click.option("--windows", type=click.IntRange(8, 1_000_000), help="Windows; train.toml says how many by default.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="train.toml says which by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-@click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
+@_THREADS
 def graph_command(modeldir: Path, windows: int | None, seed: int | None, as_json: bool, threads: int) -> None:
     """Measure which parameters of MODELDIR move which channels, in motions drawn as for training. No network.
 
@@ -238,7 +264,7 @@ def jobs_command(state: Path, robot: str | None, as_json: bool) -> None:
 @click.argument("robot")
 @click.option("--engine", type=click.Choice(["gapd", "sysid"]), default="gapd", show_default=True)
 @click.option("--job", type=int, help="Number of a job; the newest with complete evidence by default.")
-@click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
+@_THREADS
 def recalibrate_command(
     state: Path, robot: str, engine: Literal["gapd", "sysid"], job: int | None, threads: int
 ) -> None:

@@ -20,16 +20,16 @@ import gapd
 from gapd.errors import ConfigError, InputError
 from gapd.gap_model.manifest import Provenance
 from gapd.model.robot import Robot, open_robot
-from gaptrain.dataset import data_folder, generate, shard_paths
+from gaptrain.data import make_data, open_training
+from gaptrain.dataset import data_folder, shard_paths
 from gaptrain.diagnostics import lines, measure
 from gaptrain.draws import draw_windows
 from gaptrain.expected import expected
 from gaptrain.export import Exported, Facts, export, largest_network, to_onnx
 from gaptrain.model import GapModel, Shape, pairs
 from gaptrain.pruning import Pruned, prune
-from gaptrain.settings import Training, check_training, load_training
+from gaptrain.settings import Training, check_training
 from gaptrain.shards import read_shards
-from gaptrain.simulate import driven_joints
 from gaptrain.training import Data, Learning, Trainer, prior_spread
 
 # Raise when a checkpoint of an older version must be neither continued nor exported.
@@ -64,20 +64,20 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def fit(
-    model_dir: Path, windows: int | None = None, epochs: int | None = None, seed: int | None = None, threads: int = 2
+    model_dir: Path,
+    windows: int | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    ray: str | None = None,
 ) -> Exported:
     """Make data, train, export. Arguments left out come from train.toml. ConfigError before any of it."""
-    robot = open_robot(model_dir / "robot.toml")
-    given = {"windows": windows, "epochs": epochs, "seed": seed}
-    training = load_training(model_dir / "train.toml")
-    training = msgspec.structs.replace(training, **{k: v for k, v in given.items() if v is not None})
-    check_training(training, "command line")
-    driven_joints(robot, training.excitation)
-    torch.set_num_threads(threads)
+    robot, training = open_training(model_dir, windows=windows, epochs=epochs, seed=seed)
+    torch.set_num_threads(threads or 2)
     echo(f"{robot.config.robot}: seed {training.seed}, {training.windows} windows, {training.epochs} epochs")
-    pruned = prune(robot, training, threads)
+    pruned = prune(robot, training, threads or 2)
     _require_fitting_size(pruned, training)
-    folder = generate(pruned.robot, training, threads)
+    folder = make_data(pruned.robot, training, threads, ray)
     # The checkpoint of this training, not the newest: there may be nothing left to train.
     return export_checkpoint(pruned, train(pruned, training, folder))
 
@@ -100,7 +100,7 @@ def train(pruned: Pruned, training: Training, folder: Path) -> Path:
     """
     robot, path = pruned.robot, folder / CHECKPOINT
     modelled = pairs(pruned.graph.probability, robot.model.nv)
-    data = Data(read_shards(shard_paths(folder, "train", training.windows)), *modelled, training.windows)
+    data = Data(read_shards(shard_paths(folder, training, "train")), *modelled, training.windows)
     if data.dropped:
         echo(f"{data.dropped} training windows dropped: their simulation diverged")
     if len(data) < training.batch:
@@ -159,7 +159,7 @@ def export_checkpoint(pruned: Pruned, path: Path) -> Exported:
     saved, robot = _load(path), pruned.robot
     training, model = saved.training, _restored(pruned, path, saved)
     every = np.divmod(np.arange(model.shape.channels * model.shape.columns), model.shape.columns)
-    held_out = Data(read_shards(shard_paths(path.parent, "held_out", training.held_out)), *every, training.held_out)
+    held_out = Data(read_shards(shard_paths(path.parent, training, "held_out")), *every, training.held_out)
     provenance = Provenance(
         seed=training.seed, windows=saved.windows, dropped_windows=saved.dropped,
         epochs=len(saved.trainer.loss), data=path.parent.name, gapd_version=gapd.__version__,

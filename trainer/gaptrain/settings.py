@@ -17,6 +17,7 @@ LIMITS = {
     "windows": (1, 10_000_000),
     "held_out": (1, 1_000_000),
     "graph_windows": (8, 1_000_000),
+    "shard_windows": (8, 4096),
     "hidden": (1, 1024),
     "epochs": (1, 100_000),
     "batch": (1, 65_536),
@@ -48,12 +49,17 @@ class Excitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """train.toml of a model: motions, amount of data, size of the network and of its training."""
+    """train.toml of a model: motions, amount of data, size of the network and of its training.
+
+    Data are made and kept in shards of `shard_windows` windows; fewer need less memory at a time. Another number means
+    other random numbers, and so other data.
+    """
 
     excitation: Excitation
     windows: int = 10240
     held_out: int = 512
     graph_windows: int = 1024  # on which the causal graph is measured
+    shard_windows: int = 512
     hidden: int = 256
     epochs: int = 20
     batch: int = 64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 import zipfile
 import zlib
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gapd import durable
 from gapd.errors import InputError
 from gapd.model.robot import Robot
 
@@ -44,7 +44,12 @@ class Samples:
 
 
 def write_shard(path: Path, samples: Samples) -> None:
-    """Write a shard whole or not at all. Derivatives are kept in half precision, scaled per column."""
+    """Write a shard whole or not at all."""
+    put_shard(path, encode(samples))
+
+
+def encode(samples: Samples) -> bytes:
+    """The bytes of a shard's file. Derivatives are kept in half precision, scaled per column."""
     arrays: dict[str, NDArray[np.generic]] = {
         "features": samples.features, "context": samples.context, "z": samples.z,
         "dropped": np.array(samples.dropped), "data": np.array(samples.data),
@@ -53,12 +58,23 @@ def write_shard(path: Path, samples: Samples) -> None:
         value: Single = getattr(samples, name)
         scale = np.maximum(np.abs(value).max((0, 1)), np.float32(1e-30))
         arrays[name], arrays[name + "_scale"] = (value / scale).astype(np.float16), scale
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def put_shard(path: Path, raw: bytes) -> None:
+    """Write the bytes of a shard whole or not at all, with no part left that fills a disk; OSError names the file."""
     partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        durable.write(partial, raw)
+        partial.replace(path)
+        durable.sync_folder(path.parent)
+    except BaseException as error:  # Ctrl-C is one
+        partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
 
 
 def read_shard(path: Path) -> Samples:

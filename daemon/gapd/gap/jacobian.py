@@ -14,7 +14,7 @@ from gapd.gap.replay import NOTHING, Replay, Rollouts, Unmodelled
 from gapd.measured.windows import Windows
 
 Array = NDArray[np.float64]
-Rows = NDArray[np.intp]
+Rows = NDArray[np.intp] | slice
 
 # Forward differences: 1e-3 of a scaled unit moves a prediction far above the solver's tolerance, and
 # keeps the truncation error at a thousandth of the derivative.
@@ -83,10 +83,9 @@ class FiniteDifference:
         InputError names a direction in which the replay diverges either way.
         """
         space, z = self.replay.robot.parameters, point.z_rows
-        chosen = (np.eye(len(space)) if directions is None else directions).T
-        # Filled in place: of hundreds of parameters a list of columns beside it would be as large again.
-        slopes = np.empty((*self._shape(point), len(chosen)))
-        for number, direction in enumerate(chosen):
+        axes = np.eye(len(space)) if directions is None else directions
+        slopes = self._empty(point, axes.shape[1])
+        for number, direction in enumerate(axes.T):
             length = self._coarse * STEP_Z / float(np.linalg.norm(direction))
             step = np.where((z + length * direction <= space.z_max).all(axis=1), length, -length)
 
@@ -100,7 +99,7 @@ class FiniteDifference:
     def initial_state(self, point: Point) -> Array:
         """Derivatives (W, K, C, 2 nv) with respect to initial position and velocity; InputError as above."""
         nv = point.qpos0.shape[1]
-        columns = []
+        slopes = self._empty(point, 2 * nv)
         for axis in range(2 * nv):
             position, velocity = np.eye(2 * nv)[axis, :nv], np.eye(2 * nv)[axis, nv:]
 
@@ -110,12 +109,13 @@ class FiniteDifference:
 
             step = np.full(len(point.windows), self._coarse * (STEP_POSITION if axis < nv else STEP_VELOCITY))
             name = f"initial state of {self.replay.robot.layout.joints[axis % nv]}"
-            columns.append(self._slope(moved, step, point, name))
-        return np.stack(columns, axis=-1)
+            slopes[..., axis] = self._slope(moved, step, point, name)
+        return slopes
 
-    def _shape(self, point: Point) -> tuple[int, int, int]:
+    def _empty(self, point: Point, columns: int) -> Array:
+        """Room for derivatives (W, K, C, columns). Stacked at the end, hundreds of them would be there twice."""
         windows, knots, channels = point.rollouts.predicted.shape
-        return windows, knots - 1, channels
+        return np.empty((windows, knots - 1, channels, columns))
 
     def _run(self, point: Point, rows: Rows, z: Array, qpos0: Array, qvel0: Array) -> Rollouts:
         physical = self.replay.robot.parameters.to_physical(z)
@@ -123,9 +123,8 @@ class FiniteDifference:
 
     def _slope(self, moved: Callable[[Array, Rows], Rollouts], step: Array, point: Point, name: str) -> Array:
         """Difference quotient (W, K, C) with steps (W,); where that replay diverges, with the opposite step."""
-        every = np.arange(len(step))
-        there = moved(step, every)
-        predicted, again = there.predicted, every[there.failed & ~point.rollouts.failed]
+        there = moved(step, slice(None))
+        predicted, again = there.predicted, np.flatnonzero(there.failed & ~point.rollouts.failed)
         if len(again):
             step = step.copy()
             step[again] *= -1

@@ -127,7 +127,8 @@ class Replay:
             if unmodelled.rotation is not None and first == 0:
                 self._rotate(sims, unmodelled.rotation)
             pieces.append(sims.rollout(last - first, control[:, first:last], spec, _RECORD))
-        rows = {name: np.concatenate([p[name] for p in pieces], axis=1) for name in _RECORD}
+        one = len(pieces) == 1  # as nearly always: nothing is copied
+        rows = pieces[0] if one else {name: np.concatenate([p[name] for p in pieces], axis=1) for name in _RECORD}
         knots = np.arange(layout.knots + 1) * layout.substeps
         # Row k of qpos is the state after step k, row k of sensordata the measurement before it.
         before = np.maximum(knots - 1, 0)
