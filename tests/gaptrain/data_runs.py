@@ -14,11 +14,14 @@ TRAIN = """
 windows = {windows}
 held_out = 16
 shard_windows = 16
+graph_windows = 32
 batch = 16
 [excitation]
 home = [0.0]
 amplitude = [1.2]
 """
+# Shards, not the graph.
+SHARD = "*/*-????.npz"
 
 
 def ask_for(model: Path, windows: int) -> None:
@@ -46,7 +49,7 @@ def made(model: Path, *options: str, file_bytes: int | None = None) -> tuple[int
 
 def hashes(model: Path) -> dict[str, str]:
     """Of all files that count as shards."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (model / ".data").glob("*/*.npz")}
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (model / ".data").glob(SHARD)}
 
 
 def wait_for_shards(model: Path, count: int) -> None:

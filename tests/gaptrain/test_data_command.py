@@ -22,7 +22,7 @@ from gaptrain.shard_folder import only_maker
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
 
-from data_runs import ask_for, hashes, made, start, wait_for_shards
+from data_runs import SHARD, ask_for, hashes, made, start, wait_for_shards
 
 SHARDS = 6
 # Far more than a test waits for: it is stopped in the middle.
@@ -45,7 +45,7 @@ def whole(model: Path) -> dict[str, str]:
     assert made(model, "--threads", "1") == (0, "")
     found = hashes(model)
     assert len(found) == SHARDS
-    for path in (model / ".data").glob("*/*.npz"):
+    for path in (model / ".data").glob(SHARD):
         path.unlink()
     return found
 
@@ -84,11 +84,11 @@ def test_a_run_that_is_ended_goes_on_where_it_was(model: Path, whole: dict[str, 
     for path in (model / ".data").glob("*/train-*.npz"):
         if path.name not in whole:
             path.unlink()
-    kept = [p.stat().st_mtime_ns for p in sorted((model / ".data").glob("*/*.npz"))[:3]]
+    kept = [p.stat().st_mtime_ns for p in sorted((model / ".data").glob(SHARD))[:3]]
     ask_for(model, 16 * (SHARDS - 1))
     assert made(model, "--threads", "2") == (0, "")
     assert hashes(model) == whole
-    assert set(kept) <= {p.stat().st_mtime_ns for p in (model / ".data").glob("*/*.npz")}
+    assert set(kept) <= {p.stat().st_mtime_ns for p in (model / ".data").glob(SHARD)}
 
 
 def test_what_a_killed_run_was_writing_is_never_taken_for_whole(model: Path, whole: dict[str, str]) -> None:

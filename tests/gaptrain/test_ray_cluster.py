@@ -21,7 +21,7 @@ from gaptrain.ray_cluster import RayCluster
 sys.path.insert(0, str(Path(__file__).parent))  # tests are no package; the workers get the path
 
 import executor_jobs as jobs
-from data_runs import ask_for, hashes, made, start, wait_for_shards
+from data_runs import SHARD, ask_for, hashes, made, start, wait_for_shards
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make cluster")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -124,7 +124,7 @@ def whole(model: Path) -> dict[str, str]:
     assert made(model, "--threads", "1") == (0, "")
     found = hashes(model)
     assert len(found) == SHARDS
-    for path in (model / ".data").glob("*/*.npz"):
+    for path in (model / ".data").glob(SHARD):
         path.unlink()
     return found
 

@@ -26,7 +26,7 @@ def open_training(model_dir: Path, **given: int | None) -> tuple[Robot, Training
 
 
 def make_data(robot: Robot, training: Training, threads: int | None = None, ray: str | None = None) -> Path:
-    """Make what is missing, of a robot as `prune` gives it: on `threads` cores here, or of a Ray cluster for each shard."""
+    """Make what is missing, of a robot that is pruned: on `threads` cores here, or of a Ray cluster for each shard."""
     if ray is None:
         return generate(robot, training, threads or 2)
     return generate(robot, training, executor=RayCluster(ray, threads or 1))

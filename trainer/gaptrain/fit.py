@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import torch
 from click import echo
+from numpy.typing import NDArray
 
 import gapd
 from gapd.errors import ConfigError, InputError
@@ -75,18 +76,19 @@ def fit(
     robot, training = open_training(model_dir, windows=windows, epochs=epochs, seed=seed)
     torch.set_num_threads(threads or 2)
     echo(f"{robot.config.robot}: seed {training.seed}, {training.windows} windows, {training.epochs} epochs")
+    _require_fitting_size(robot, training, np.zeros((len(robot.parameters), len(robot.layout.channels))))
     pruned = prune(robot, training, threads or 2)
-    _require_fitting_size(pruned, training)
+    _require_fitting_size(pruned.robot, training, pruned.graph.probability)
     folder = make_data(pruned.robot, training, threads, ray)
     # The checkpoint of this training, not the newest: there may be nothing left to train.
     return export_checkpoint(pruned, train(pruned, training, folder))
 
 
-def _require_fitting_size(pruned: Pruned, training: Training) -> None:
+def _require_fitting_size(robot: Robot, training: Training, edge_probability: NDArray[np.float64]) -> None:
     """Raise ConfigError if the bundle would refuse the network after all the work."""
-    model = GapModel(Shape.of(pruned.robot, training.hidden), pruned.graph.probability)
+    model = GapModel(Shape.of(robot, training.hidden), edge_probability)
     size = sum(t.nbytes for t in model.state_dict().values())
-    most = largest_network(len(pruned.robot.parameters))
+    most = largest_network(len(robot.parameters))
     if size > most:
         raise ConfigError(
             f"train.toml: hidden = {training.hidden}: the network would have {size} bytes, at most {most}; lower hidden"
