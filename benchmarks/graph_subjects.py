@@ -46,6 +46,7 @@ class Arm:
 
     def __init__(self, folder: Path, threads: int) -> None:
         """Enumerate into a folder."""
+        self.folder = folder
         for file in ("model.xml", "robot.toml", "train.toml"):
             shutil.copy(MODELS / "arm7" / file, folder / file)
         enumerate_parameters(folder / "model.xml", folder / "parameters.toml", ())
