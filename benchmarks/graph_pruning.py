@@ -1,4 +1,4 @@
-"""What it costs a fit to hold the parameters without an edge: the same recordings, fitted with all and with the rest."""
+"""What it costs a fit to hold the parameters without an edge: recordings fitted with all and with the others."""
 
 from __future__ import annotations
 
