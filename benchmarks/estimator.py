@@ -46,10 +46,13 @@ QUICK = ("servo_pendulum", "arm7", "hoist")
 def main() -> None:
     arguments = _parser().parse_args()
     try:
-        tables, plan = _tables(arguments.tables), _plan(arguments)
+        _run(arguments, _tables(arguments.tables), _plan(arguments))
     except GapdError as error:
         print(f"estimator.py: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _run(arguments: argparse.Namespace, tables: list[str], plan: Plan) -> None:
     runs = Runs(arguments.json, arguments.root, arguments.results)
     bars = [bar for name in tables for bar in TABLES[name](runs, plan)]
     if bars:

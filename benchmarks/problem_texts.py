@@ -74,8 +74,8 @@ home = [0.0, 0.3, -0.4]
 amplitude = [0.2, 0.8, 0.8]
 low_hz = 0.2
 high_hz = 1.5
-gain = 300.0
-damping = 15.0
+gain = 150.0
+damping = 6.0
 """
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gapd.errors import InputError
 from gapd.fit.estimator import Fit, Problem, Progress, Settings, State, chords, descend, finish, start
 from gapd.fit.finding import Finding
-from gapd.fit.gauss_newton import channel_rms
+from gapd.fit.gauss_newton import channel_rms, normal_equations
 from gapd.fit.nuisance import Structural, structural
 from gapd.fit.structure import surviving
 from gapd.fit.uncertainty import Uncertainty, unknown_directions
@@ -22,6 +22,12 @@ Array = NDArray[np.float64]
 
 # Without a gap model finite differences lead, with steps longer than those of exact derivatives: 3 % of a value.
 COARSE = 30.0
+# What sticking joints make the cost rise by for any step.
+ROUGH = 1.0
+# Putting back what is not identified may cost this much, before the others are fitted anew.
+FAR_BACK = 10.0
+# Replays along what the data do not identify: the step, and what undoes its effect.
+RESTS = 3
 # Channels that the best fit leaves above this many noise standard deviations have a model error worth weighing.
 DISCREPANCY_FROM = 1.2
 
@@ -62,7 +68,7 @@ def identify(
     """Identify the parameters from windows, starting at `before` (P,), scaled; `learned` leads, if given."""
     first = replay.rollouts
     problem, fit = _weighed(Problem.of(replay, windows, before), learned)
-    problem, fit, uncertainty = _held(problem, fit)
+    problem, fit, uncertainty = _held(problem, fit, learned)
     told = structural(problem, fit) if test_structure else Structural((), fit.state)
     survives = ~uncertainty.unknown & surviving(before, fit.state.z, told.state.z, uncertainty.sd)
     return Identification(
@@ -74,7 +80,7 @@ def identify(
 def _weighed(problem: Problem, learned: JacobianSource | None) -> tuple[Problem, Fit]:
     """Fit, and fit again where channels are left with more than noise: those then count less."""
     settings = Settings()
-    source = learned or FiniteDifference(problem.exact.replay, COARSE)
+    source = _source(problem, learned)
     state = start(problem, problem.prior_mean)
     _require_finite(state)
     fit = finish(problem, descend(problem, state, source, settings), learned, settings)
@@ -85,35 +91,61 @@ def _weighed(problem: Problem, learned: JacobianSource | None) -> tuple[Problem,
     return problem, finish(problem, descend(problem, fit.state, source, settings), learned, settings)
 
 
-def _held(problem: Problem, fit: Fit) -> tuple[Problem, Fit, Uncertainty]:
+def _source(problem: Problem, learned: JacobianSource | None) -> JacobianSource:
+    return learned or FiniteDifference(problem.exact.replay, COARSE)
+
+
+def _held(problem: Problem, fit: Fit, learned: JacobianSource | None) -> tuple[Problem, Fit, Uncertainty]:
     """Put what the data do not identify back where it was, and let the others settle around it.
 
-    Of a group the data know a combination: holding its members would bend the others. It goes back only along what is
-    unknown: steps that the data ask for move it there a little, and a fit may rest before the prior has undone that.
+    Of a group the data know a combination: holding its members would bend the others. The prior keeps it from moving
+    along what is unknown, but a fit may rest before that has come to its end.
     """
     uncertainty = problem.assess(fit)
     if uncertainty.ambiguous:
-        fit = _returned(problem, fit)
+        fit = _rested(problem, fit)
         uncertainty = problem.assess(fit)
     unknown = uncertainty.unknown
     unknown[[p for group in uncertainty.ambiguous for p in group]] = False
     if not unknown.any():
         return problem, fit, uncertainty
-    problem = replace(problem, held=unknown)
+    free, problem, may_cost = problem, replace(problem, held=unknown), problem.cost(fit.state) + FAR_BACK
     state = problem.evaluate(np.where(unknown, problem.prior_mean, fit.state.z), fit.state.dx0)
-    fit = chords(problem, state, problem.carry(fit.exact, fit.state, state), Settings())
+    beside = chords(problem, state, problem.carry(fit.exact, fit.state, state), Settings())
+    if problem.cost(beside.state) > may_cost:
+        # Others had made up for it: they have a way to go, on which the old derivatives lead astray.
+        beside = finish(problem, descend(problem, state, _source(problem, learned), Settings()), learned, Settings())
+    if problem.cost(beside.state) > may_cost:
+        return free, fit, uncertainty  # the data say that it is not where it was, if not where it is
+    fit = beside
     told = problem.assess(fit)
     status = tuple("unidentifiable" if u else s for u, s in zip(unknown, told.status, strict=True))
     return problem, fit, replace(told, status=status)
 
 
-def _returned(problem: Problem, fit: Fit) -> Fit:
-    """The fit without its displacement along what the data do not identify."""
-    here, space = fit.state, problem.space
-    free = unknown_directions(fit.normal.information.sum(axis=0), problem.prior_sd)
-    moved = problem.prior_sd * (free @ (free.T @ ((here.z - problem.prior_mean) / problem.prior_sd)))
-    there = problem.evaluate(np.clip(here.z - moved, space.z_min, space.z_max), here.dx0)
-    return chords(problem, there, problem.carry(fit.exact, here, there), Settings())
+def _rested(problem: Problem, fit: Fit) -> Fit:
+    """The fit after a step along what the data do not identify: there the prior decides, and its pull is weak.
+
+    Derivatives know that direction as well as their steps are short, so that replays change a little along it. That
+    change, and nothing else, is undone. The step is kept unless it costs more than sticking joints make a cost rough.
+    """
+    here, space, windows = fit.state, problem.space, problem.windows
+    free = problem.prior_sd[:, None] * unknown_directions(fit.normal.information.sum(axis=0), problem.prior_sd)
+    information, score = problem.totals(here, fit.normal)
+    step = free @ np.linalg.solve(free.T @ information @ free, free.T @ score)
+    z, dx0, there = here.z + step, here.dx0, here
+    for _ in range(RESTS):
+        there = problem.evaluate(np.clip(z, space.z_min, space.z_max), dx0)
+        if not np.isfinite(problem.cost(there)):
+            return fit
+        exact = problem.carry(fit.exact, here, there)
+        changed = normal_equations(there.gap - here.gap, exact, problem.weight, there.dx0 - here.dx0, windows.x0_sd)
+        back = np.linalg.solve(problem.totals(there, changed)[0], changed.score.sum(axis=0))
+        z, dx0 = space.advance(there.z, back), there.dx0 + changed.x0_step(back)
+    if problem.cost(there) > problem.cost(here) + ROUGH:
+        return fit
+    exact = problem.carry(fit.exact, here, there)
+    return Fit(problem.keep(there), exact, problem.normal(there, exact))
 
 
 def _require_finite(state: State) -> None:
