@@ -1,7 +1,7 @@
 """Simulated steps in a second of data generation, beside a bare mujoco.batch loop that does nothing but step.
 
-    make bench && .venv/bin/python benchmarks/throughput.py --quick    about 6 minutes on 2 cores
-    .venv/bin/python benchmarks/throughput.py                          about 30 minutes
+    make bench && .venv/bin/python benchmarks/throughput.py --quick    about 6 minutes on 2 idle cores
+    .venv/bin/python benchmarks/throughput.py                          about 30 minutes, an estimate
 
 Both take turns in one run: with the same model, so many simulations at a time, and the same cores. Data generation
 simulates recordings, replays them, and replays them once more for each derivative; it also writes the shards. The bare
@@ -175,9 +175,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller shards")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the tables")
     given = parser.parse_args()
-    big, wide, rounds = (256, 32, 2) if given.quick else (512, 128, 5)
-    cases = [Case(29, big, 2, 1, CORES), Case(29, big, 2, CORES, 1)]
-    cases += [Case(p, wide, 2, CORES, 1) for p in (100, 400)]
+    windows, rounds = ({29: 256, 100: 32, 400: 16}, 2) if given.quick else ({29: 512, 100: 128, 400: 32}, 5)
+    cases = [Case(29, windows[29], 2, 1, CORES), *(Case(p, n, 2, CORES, 1) for p, n in windows.items())]
     with tempfile.TemporaryDirectory() as name:
         folder, seen = Path(name), dict[int, str]()
         rows = [measure(case, rounds, folder, seen) for case in cases]

@@ -50,12 +50,3 @@ class Local:
         else:
             for job in jobs:
                 yield job, function(common, job)
-
-
-def executor(ray: str | None, processes: int, threads: int) -> Executor:
-    """A Ray cluster where an address is given, else this computer."""
-    if ray is None:
-        return Local(processes, threads)
-    from gaptrain.ray_cluster import RayCluster
-
-    return RayCluster(ray, threads)
