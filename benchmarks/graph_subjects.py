@@ -47,8 +47,10 @@ class Arm:
     def __init__(self, folder: Path, threads: int) -> None:
         """Enumerate into a folder."""
         self.folder = folder
-        for file in ("model.xml", "robot.toml", "train.toml"):
+        for file in ("model.xml", "train.toml"):
             shutil.copy(MODELS / "arm7" / file, folder / file)
+        lines = (MODELS / "arm7" / "robot.toml").read_text().splitlines()
+        (folder / "robot.toml").write_text("\n".join(line for line in lines if not line.startswith("bundle")))
         enumerate_parameters(folder / "model.xml", folder / "parameters.toml", ())
         self._robot: Robot = open_robot(folder / "robot.toml")
         self._training: Training = load_training(folder / "train.toml")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from gapd.model.robot import open_robot
@@ -137,7 +138,8 @@ def strongest(folder: Path, count: int) -> tuple[str, ...]:
     All that move anything are among them if there are no more than that.
     """
     robot = open_robot(folder / "robot.toml")
-    effect = measure_graph(robot, load_training(folder / "train.toml"), GRAPH_WINDOWS, quiet=True).effect
+    training = msgspec.structs.replace(load_training(folder / "train.toml"), graph_windows=GRAPH_WINDOWS)
+    effect = measure_graph(robot, training).effect
     order = np.argsort(-effect.max(axis=1), kind="stable")[:count]
     # '[' is special in a pattern.
     return tuple(robot.parameters.names[p].replace("[", "[[]") for p in order)

@@ -20,9 +20,9 @@ from pathlib import Path
 from problem_texts import frozen_but, hoist, motor_scales, pair_of_arms, pair_robot, strongest, torque_driven
 
 from gapd.errors import ConfigError, GapdError, nearest
-from gapd.gap_model.bundle import open_bundle
+from gapd.gap_model.bundle import open_active, open_bundle
 from gapd.gap_model.learned import Learned
-from gapd.model.robot import Robot, open_robot
+from gapd.model.robot import Robot
 from gaptrain.enumeration.enumerate import enumerate_parameters
 
 ROOT = Path(__file__).parents[1]
@@ -166,7 +166,7 @@ def open_problem(name: str, train: bool = True, root: Path = FOLDER) -> tuple[Ro
             _train(folder)
         except GapdError as error:
             print(f"{name}: no gap model: {error}", flush=True)
-    robot = open_robot(folder / "robot.toml")
+    robot = open_active(folder / "robot.toml")
     return robot, Learned(open_bundle(robot), robot) if (folder / "bundle").is_dir() else None
 
 

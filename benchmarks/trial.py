@@ -14,9 +14,10 @@ from gapd.fit.gauss_newton import residuals
 from gapd.fit.uncertainty import UNKNOWN_SHARE
 from gapd.gap.jacobian import FiniteDifference, Linearisation, Point
 from gapd.gap.replay import Replay, gap
+from gapd.gap_model.bundle import open_active
 from gapd.measured.windows import Windows, cut, window_starts
 from gapd.model.parameters import ParameterSet
-from gapd.model.robot import Robot, open_robot
+from gapd.model.robot import Robot
 from gaptrain.settings import Excitation, load_training
 from gaptrain.simulate import Recording, record
 
@@ -103,7 +104,7 @@ def make_trial(
     the start times factors that are uniform in their logarithm, as far as the bounds allow.
     """
     folder = MODELS / model
-    robot = open_robot(folder / "robot.toml")
+    robot = open_active(folder / "robot.toml")
     if velocity_noise is not None:
         noise = robot.layout.noise.copy()
         noise[robot.layout.velocity] = velocity_noise
