@@ -141,6 +141,9 @@ def _rested(problem: Problem, fit: Fit) -> Fit:
         exact = problem.carry(fit.exact, here, there)
         changed = normal_equations(there.gap - here.gap, exact, problem.weight, there.dx0 - here.dx0, windows.x0_sd)
         back = np.linalg.solve(problem.totals(there, changed)[0], changed.score.sum(axis=0))
+        lower, upper = space.box(there.z)
+        if ((back < lower) | (back > upper)).any():
+            return fit  # so large a change is more than what replays do along the direction
         z, dx0 = space.advance(there.z, back), there.dx0 + changed.x0_step(back)
     if problem.cost(there) > problem.cost(here) + ROUGH:
         return fit
