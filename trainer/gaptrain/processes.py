@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar, cast
@@ -69,7 +70,8 @@ class Processes(Generic[Common, Job, Result]):
     def _start(self, job: Job) -> None:
         ours, theirs = _CONTEXT.Pipe()
         process = _CONTEXT.Process(target=_serve, args=(theirs, *self._does), daemon=True)
-        process.start()
+        with _deaf_to_ctrl_c():
+            process.start()
         theirs.close()  # so that its end is seen here
         self._give(_Worker(process, ours, job))
 
@@ -110,9 +112,19 @@ class Processes(Generic[Common, Job, Result]):
         self._start(worker.job)
 
 
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes started meanwhile do not hear Ctrl-C, which goes to all, from their first moment on; this one later."""
+    resource_tracker.ensure_running()  # would take the block away
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(theirs: Connection, function: Callable[[Any, Any], Any], common: object) -> None:
     """Run in a process of its own: answer each job with (True, result) or (False, error)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; whoever gives the jobs decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         while True:

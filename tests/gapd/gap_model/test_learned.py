@@ -60,7 +60,7 @@ def test_pruned_edges_are_exactly_zero() -> None:
     robot = open_robot(MODELS / "arm7" / "robot.toml")
     learned = Learned(open_bundle(robot), robot)
     found = learned.linearise(point(robot, recorded(robot, MODELS / "arm7", 2), robot.parameters.z_nominal))
-    pruned = learned.bundle.edge_probability.T < 0.5
+    pruned = learned.bundle.edge_probability.T <= 0.5
     assert pruned.any()
     assert (found.jacobian[:, :, pruned] == 0).all()
     assert (found.jacobian[:, :, ~pruned] != 0).any(axis=(0, 1)).all()
