@@ -1,7 +1,7 @@
 """Hidden structure: is it named, at the right joint, and what would be sent although it is bent?
 
-    make bench && .venv/bin/python benchmarks/structure.py            16 truths of each kind
-    .venv/bin/python benchmarks/structure.py --quick                  8 of each kind, without peers
+    make bench && .venv/bin/python benchmarks/structure.py            16 truths of each kind, an hour on 2 cores
+    .venv/bin/python benchmarks/structure.py --quick                  8 of each kind, without peers: some 8 minutes
 
 Robots with random hidden parameters, drawn uniformly within the bounds, and with something that no parameter
 expresses, in four sizes from barely visible to gross, at a random joint. Each is commissioned from nominal values.
@@ -47,7 +47,7 @@ ERROR with a remedy. silent: an OK correction that sends a bent value. gap: RMS 
 standard deviations, median; beside: in the fit beside the findings. bent: values more than 3 standard deviations from
 the truth, per recording; beside: in the fit beside the findings; sent: bent values that the decision sends, beside a
 finding marked effective. Gauss-Newton: finite differences, no structure tests, as many rollouts; bent values per
-recording, none of which is held back; a dash where it did not run.""",
+recording, none of which is held back; on the first truths of a kind (--peers, 4), a dash where it did not run.""",
     """found: how often the parameter that changed has a significant change that ends within 3 standard deviations of
 the truth. Payload and delay start from the truth but for that one; everything else starts from nominal. A healthy fit
 of 29 values has some beyond 3 standard deviations, too: compare with the rows of none.""",
