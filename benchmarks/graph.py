@@ -1,6 +1,6 @@
 """The causal graph: how many of its edges are right beside how many distractors, and what pruning costs a fit.
 
-    make bench && .venv/bin/python benchmarks/graph.py            about an hour on 2 cores
+    make bench && .venv/bin/python benchmarks/graph.py            about an hour and a half on 2 cores
     .venv/bin/python benchmarks/graph.py --quick                  under ten minutes: fewer windows, no fits
 
 The truth is the same measurement on other and many more windows. An edge is an effect of one prior standard deviation
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import graph_pruning
@@ -44,9 +43,9 @@ class Size:
 
 SIZES = {
     "tiny": Size({"arm7": 32, "air_hockey": 2}, {"arm7": (16,), "air_hockey": (2,)}, (2,)),
-    "quick": Size({"arm7": 512, "air_hockey": 32}, {"arm7": (64, 256), "air_hockey": (32,)}, (0, 150)),
+    "quick": Size({"arm7": 256, "air_hockey": 16}, {"arm7": (64, 256), "air_hockey": (8,)}, (0, 150)),
     "full": Size(
-        {"arm7": 4096, "air_hockey": 256}, {"arm7": (64, 256, 1024), "air_hockey": (64, 256)}, (0, 50, 150), fits=4
+        {"arm7": 4096, "air_hockey": 256}, {"arm7": (64, 256, 1024), "air_hockey": (128,)}, (0, 50, 150), fits=4
     ),
 }
 
@@ -84,8 +83,9 @@ def rows(subject: Subject, size: Size) -> list[list[str]]:
     """One row per number of distractors and windows."""
     truth = subject.graph(subject.names, size.truth[subject.name], TRUTH_SEED)
     strongest = truth.effect.max(axis=1)
-    acting, idle = np.flatnonzero(strongest >= FALSE), np.flatnonzero(strongest < FALSE)
-    idle = np.random.default_rng(0).permutation(idle)
+    own = np.arange(len(strongest)) < subject.always
+    acting = np.flatnonzero(own if own.any() else strongest >= FALSE)
+    idle = np.random.default_rng(0).permutation(np.flatnonzero(~own & (strongest < FALSE)))
     lines = []
     for count in dict.fromkeys((*(min(d, len(idle)) for d in size.distractors), len(idle))):
         kept = np.sort(np.concatenate([acting, idle[:count]]))
@@ -101,22 +101,23 @@ def rows(subject: Subject, size: Size) -> list[list[str]]:
 def _line(subject: Subject, sizes: tuple[int, int, int], judged: Score, found: Graph, seconds: float) -> list[str]:
     parameters, distractors, windows = sizes
     return [
-        subject.name, f"{parameters}", f"{distractors}", f"{windows}", f"{windows * (parameters + subject.per_window)}",
+        f"{parameters}", f"{distractors}", f"{windows}", f"{windows * (parameters + subject.per_window)}",
         f"{seconds:.0f}", f"{judged.auroc:.4f}", f"{judged.precision:.3f}", f"{judged.recall:.3f}",
         f"{judged.true} of {judged.pairs}", f"{len(found.active)}", f"{int((~found.tested).sum())}",
     ]  # fmt: skip
 
 
-def edges(chosen: Sequence[Subject], size: Size) -> None:
+def edges(subject: Subject, size: Size) -> None:
     """The table of edges."""
     head = [
-        "model", "parameters", "distractors", "windows", "rollouts", "s", "AUROC", "precision", "recall",
+        "parameters", "distractors", "windows", "rollouts", "s", "AUROC", "precision", "recall",
         "edges of scored pairs", "kept", "not tested",
     ]  # fmt: skip
-    lines = [line for subject in chosen for line in rows(subject, size)]
+    lines = rows(subject, size)
     notes = [" ".join(part.split()) for part in (__doc__ or "").split("\n\n")[2:]]
     notes.append("kept: parameters with an edge. not tested: parameters that do nothing at all in these motions.")
-    write_table("graph-edges", "Edges of the causal graph", head, lines, notes)
+    title = f"Edges of the causal graph: {subject.name}, {len(subject.names)} parameters"
+    write_table(f"graph-edges-{subject.name}", title, head, lines, notes)
 
 
 def pruning(arm: Arm, size: Size) -> None:
@@ -139,7 +140,8 @@ def main() -> None:
     size = SIZES[arguments.size or ("quick" if arguments.quick else "full")]
     chosen = [s for s in subjects(THREADS) if s.name in arguments.models]
     if "edges" in arguments.tables:
-        edges(chosen, size)
+        for subject in chosen:
+            edges(subject, size)
     if "pruning" in arguments.tables:
         pruning(next(s for s in chosen if isinstance(s, Arm)), size)
 

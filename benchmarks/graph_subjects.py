@@ -12,13 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gapd.model.parameters import ParameterSet
+from gapd.model.parameters import ParameterSet, Target
 from gapd.model.robot import Robot, open_robot
 from gaptrain.enumeration.enumerate import enumerate_parameters
 from gaptrain.graph import Graph, graph_of, measure_graph
 from gaptrain.settings import Training, load_training
 from gaptrain.tasks.air_hockey import AirHockey
-from gaptrain.tasks.task_parameters import PREFIX
 
 Array = NDArray[np.float64]
 MODELS = Path(__file__).parents[1] / "models"
@@ -31,6 +30,7 @@ class Subject(Protocol):
 
     name: str
     names: tuple[str, ...]  # of the parameters
+    always: int  # the first so many are in every graph, whether they act or not; of the others, distractors
     per_window: int  # rollouts per window besides one for each parameter
 
     def graph(self, kept: Collection[str], windows: int, seed: int) -> Graph:
@@ -56,6 +56,7 @@ class Arm:
         self._training: Training = load_training(folder / "train.toml")
         self._threads = threads
         self.names = self._robot.parameters.names
+        self.always = 0
 
     def graph(self, kept: Collection[str], windows: int, seed: int) -> Graph:
         """See `Subject`."""
@@ -65,7 +66,7 @@ class Arm:
 
 
 class Hockey:
-    """The task air_hockey with all that `gaptrain enumerate` finds, and the task's own parameters.
+    """The task air_hockey: its 64 parameters, and as distractors what `gaptrain enumerate` finds besides.
 
     Effects are differences of whole rollouts, for a step of one prior standard deviation: what a contact does has no
     useful derivative.
@@ -78,10 +79,12 @@ class Hockey:
         """Enumerate into a folder."""
         self._folder, self._threads, path = MODELS / "air_hockey", threads, folder / "parameters.toml"
         own = ParameterSet.from_toml(self._folder / "parameters.toml").free
-        own = tuple(p for p in own if p.targets[0].field.startswith(PREFIX))
+        written = {_cell(t) for p in own for t in p.targets}
         enumerate_parameters(self._folder / "model.xml", path, ())
-        self._space = ParameterSet(ParameterSet.from_toml(path).free + own)
-        self.names = self._space.names
+        others = ParameterSet.from_toml(path).free
+        others = tuple(p for p in others if not written & {_cell(t) for t in p.targets})
+        self._space = ParameterSet(own + others)
+        self.names, self.always = self._space.names, len(own)
 
     def graph(self, kept: Collection[str], windows: int, seed: int) -> Graph:
         """See `Subject`. A window is one rollout."""
@@ -95,6 +98,12 @@ class Hockey:
             there = task.rollout(space.to_physical(moved), actions)
             squared.append((((there.seen - here.seen) / CAMERA_M) ** 2).mean(axis=1))
         return graph_of(np.stack(squared, axis=1), np.arange(windows), rng)
+
+
+def _cell(target: Target) -> tuple[str, str]:
+    """What no two parameters may write: a field of an element, and all of a body's inertia."""
+    inertia = target.field in ("body_mass", "body_inertia", "body_ipos") or target.field.startswith("inertia.")
+    return "inertia" if inertia else target.field, target.element
 
 
 def subjects(threads: int) -> tuple[Subject, ...]:
