@@ -126,7 +126,6 @@ SPECS: dict[str, Spec] = {
     "arm7_100": Spec("arm7, 100 of all numbers of the model", _enumerated("arm7_100", pair=False), keep=100),
     "pair_400": Spec("two arm7, 400 of all numbers of the model", _enumerated("pair_400", pair=True), keep=400),
 }  # fmt: skip
-SMALL = ("servo_pendulum", "arm7_10", "arm7_15", "arm7", "torque_10")
 LARGE = ("arm7_100", "pair_400")
 
 

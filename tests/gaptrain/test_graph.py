@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
+from gapd.errors import ConfigError
 from gapd.gap.jacobian import FiniteDifference, Point
-from gapd.gap.replay import Replay
+from gapd.gap.replay import Replay, Rollouts
 from gapd.model.robot import Robot
 from gaptrain import graph_report
 from gaptrain.cli import main
@@ -47,6 +49,18 @@ def test_what_the_motions_do_not_touch_is_not_tested_and_has_no_edge(twins: Robo
     assert not graph.edges[idle].any()
     assert graph.tested.sum() == len(twins.parameters) - 1
     assert idle not in graph.active
+
+
+def test_too_many_diverging_replays_are_refused(twins: Robot, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Replay.run
+
+    def diverging(*given: object) -> Rollouts:
+        rollouts = run(*given)  # type: ignore[arg-type]
+        return replace(rollouts, failed=np.ones_like(rollouts.failed))
+
+    monkeypatch.setattr(Replay, "run", diverging)
+    with pytest.raises(ConfigError, match="64 of 64 simulated replays diverge"):
+        measure_graph(twins, TRAINING, threads=1)
 
 
 def test_probabilities_are_as_certain_as_the_motions_make_them() -> None:

@@ -17,7 +17,7 @@ from gapd.errors import InputError
 from gapd.gap.jacobian import FiniteDifference, Point
 from gapd.gap.replay import Replay
 from gapd.model.robot import Robot
-from gaptrain.draws import WINDOWS_PER_MOTION, draw_replay_parameters, draw_windows, take
+from gaptrain.draws import WINDOWS_PER_MOTION, draw_replay_parameters, draw_windows, refuse_many_dropped, take
 from gaptrain.settings import Training
 from gaptrain.simulate import driven_joints
 
@@ -66,7 +66,7 @@ def measure_graph(robot: Robot, training: Training, threads: int = 2, console: C
     """Measure the effects of all parameters on windows that are drawn as the training windows are.
 
     The console shows how far it is, if given. One replay per window and parameter, and 8 bytes of memory for each with
-    every channel. ConfigError where the motions do not fit the robot.
+    every channel. ConfigError where the motions do not fit the robot, or too many replays diverge.
     """
     driven_joints(robot, training.excitation)
     rng = np.random.default_rng([training.seed, STREAM])
@@ -75,6 +75,7 @@ def measure_graph(robot: Robot, training: Training, threads: int = 2, console: C
     replay = Replay(robot, threads)
     rollouts = replay.run(drawn, robot.parameters.to_physical(z))
     kept = np.flatnonzero(~rollouts.failed)
+    refuse_many_dropped(len(drawn) - len(kept), len(drawn), "replays")
     point = take(Point(drawn, z, drawn.qpos0, drawn.qvel0, rollouts), kept)
     source, names = FiniteDifference(replay), robot.parameters.names
     axes = track(range(len(names)), "causal graph", disable=console is None, console=console)

@@ -44,9 +44,8 @@ def ship(robot: Robot, training: Training, threads: int) -> Shipment:
     """Pack the robot as it is in memory."""
     model = np.empty(mujoco.mj_sizeModel(robot.model), np.uint8)
     mujoco.mj_saveModel(robot.model, None, model)
-    parameters = robot.parameters.free + robot.parameters.frozen
     facts = short_hash(*robot_facts(robot))
-    return Shipment(robot.config, model.tobytes(), parameters, training, threads, facts, code())
+    return Shipment(robot.config, model.tobytes(), robot.parameters.every, training, threads, facts, code())
 
 
 _open: dict[str, Replay] = {}

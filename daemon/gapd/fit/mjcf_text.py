@@ -174,4 +174,6 @@ def _differs(field: str, wanted: NDArray[Any], written: NDArray[Any]) -> NDArray
     size = np.abs(wanted)
     if field.endswith(_TOGETHER):
         size = size.max(axis=-1, keepdims=True, initial=0.0)
-    return np.asarray(~(np.abs(wanted - written) <= TOLERANCE * size + _ROUNDING))
+    with np.errstate(invalid="ignore"):  # ranges may be infinite
+        near = np.isfinite(wanted) & (np.abs(wanted - written) <= TOLERANCE * size + _ROUNDING)
+    return np.asarray((wanted != written) & ~near)

@@ -1,6 +1,6 @@
 """Structural hypotheses against a fit: test them, and fit again with what was found as a nuisance. No I/O.
 
-The contenders hypothesis is fitted together with all parameters, and the others are tested again beside it, until none
+The strongest hypothesis is fitted together with all parameters, and the others are tested again beside it, until none
 holds. Each round starts from exact derivatives with the forces found so far: the first order of a large effect gives a
 wrong coefficient and drags its neighbours along.
 """
@@ -37,7 +37,7 @@ ENOUGH = 0.999
 
 @dataclass(frozen=True)
 class Structural:
-    """What no parameter explains, contenders first, and the fit beside it: its state has the forces of the findings."""
+    """What no parameter explains, strongest first, and the fit beside it: its state has the forces of the findings."""
 
     findings: tuple[Finding, ...]
     state: State

@@ -123,9 +123,11 @@ class Replay:
             spec |= mujoco.mjtState.mjSTATE_QFRC_APPLIED.value
         pieces: list[dict[batch.RecordItem, NDArray[np.float64]]] = []
         for first, last in _constant_context(windows.context, self.robot.binding.context_used):
+            if unmodelled.rotation is not None and first == 0:
+                sims.expand("body_quat")[:] = self.robot.model.body_quat  # an earlier run turned others
             self._write(sims, physical, windows.context[:, first], first > 0)
             if unmodelled.rotation is not None and first == 0:
-                self._rotate(sims, unmodelled.rotation)
+                _rotate(sims, unmodelled.rotation)
             pieces.append(sims.rollout(last - first, control[:, first:last], spec, _RECORD))
         one = len(pieces) == 1  # as nearly always: nothing is copied
         rows = pieces[0] if one else {name: np.concatenate([p[name] for p in pieces], axis=1) for name in _RECORD}
@@ -172,21 +174,17 @@ class Replay:
             values = 2.0 * control[:, :1, actuator] - control[:, back, actuator]
             sims.bind("history")[:, first : first + samples] = values
 
-    def _rotate(self, sims: batch.Batch, rotation: Array) -> None:
-        """Rotate body frames of the model by vectors (nbody, 3), after the parameters are written.
 
-        Parameters that write body_quat themselves are overruled at the bodies that turn.
-        """
-        quat, axis_angle, turned = sims.expand("body_quat"), np.empty(4), np.empty(4)
-        for body, vector in enumerate(rotation):
-            angle = float(np.linalg.norm(vector))
-            if angle > 0:
-                mujoco.mju_axisAngle2Quat(axis_angle, vector / angle, angle)
-                mujoco.mju_mulQuat(turned, self.robot.model.body_quat[body], axis_angle)
-                quat[:, body] = turned
-            elif not any(c.field == "body_quat" for c in self.robot.binding.cells):
-                quat[:, body] = self.robot.model.body_quat[body]
-        sims.set_const()
+def _rotate(sims: batch.Batch, rotation: Array) -> None:
+    """Rotate body frames by vectors (nbody, 3), after the parameters are written."""
+    quat, turn, turned = sims.expand("body_quat"), np.empty(4), np.empty(4)
+    for body in np.flatnonzero(rotation.any(axis=1)):
+        angle = float(np.linalg.norm(rotation[body]))
+        mujoco.mju_axisAngle2Quat(turn, rotation[body] / angle, angle)
+        for row in quat[:, body]:
+            mujoco.mju_mulQuat(turned, row, turn)
+            row[:] = turned
+    sims.set_const()
 
 
 def _quiet(message: str) -> None:

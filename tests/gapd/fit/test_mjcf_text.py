@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from gapd.fit.mjcf_text import corrected_mjcf
+from gapd.fit.mjcf_text import corrected_mjcf, difference
 from gapd.model.parameters import Parameter, ParameterSet, Target
 
 TETRA = "v 0 0 0\nv 0.1 0 0\nv 0 0.1 0\nv 0 0 0.1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
@@ -105,3 +105,13 @@ def test_an_mjcf_that_does_not_survive_alone_is_no_parameter_s_fault(model: Path
     space = ParameterSet([parameter("dof_damping", "a"), parameter("dof_damping", "b")])
     _, fault = corrected_mjcf(model, space, space.nominal, {})
     assert fault.startswith("without any correction, MuJoCo refuses it (Error: mass and inertia of moving bodies")
+
+
+def test_infinite_ranges_are_the_same_and_differ_from_finite_ones() -> None:
+    """MuJoCo takes them; a difference of two is no number, and near to nothing is near to infinity."""
+    joint = '<joint name="a" limited="true" range="-1 {}"/>'
+    xml = f'<mujoco><worldbody><body>{joint}<geom size="1"/></body></worldbody></mujoco>'
+    finite, endless, again = (mujoco.MjModel.from_xml_string(xml.format(end)) for end in ("1", "inf", "inf"))
+    assert difference(endless, again) == ""
+    assert "jnt_range[0][1]" in difference(endless, finite)
+    assert "jnt_range[0][1]" in difference(finite, endless)

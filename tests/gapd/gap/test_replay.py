@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from gapd.gap import replay as replay_module
 from gapd.gap.replay import Replay, Unmodelled, gap
 from gapd.measured.windows import Windows, cut, window_starts
-from gapd.model.robot import Robot
+from gapd.model.parameters import Parameter, ParameterSet, Target
+from gapd.model.robot import Robot, assemble
 
 Array = NDArray[np.float64]
 
@@ -170,6 +171,28 @@ def test_a_rotated_body_is_that_of_the_model_with_its_frame_turned_and_straight_
     np.testing.assert_array_equal(replay.run(arm_windows, physical).predicted, before.predicted)
     again = replay.run(arm_windows, physical, unmodelled=Unmodelled(rotation=0.0 * rotation))
     np.testing.assert_allclose(again.predicted, before.predicted, rtol=1e-9, atol=1e-11)
+
+
+def test_a_rotation_turns_what_a_parameter_wrote_and_leaves_no_other_body_turned(
+    arm: Robot, arm_windows: Windows
+) -> None:
+    """A frame that a parameter moves stays moved beside a hypothesis about it; runs do not add up."""
+    written = int(arm.model.body("link2").id)
+    target = (Target("body_quat", "link2", 1),)
+    moved = Parameter("body/link2/quat", 0.02, -0.1, 0.1, target, "", "linear")
+    robot = assemble(arm.config, arm.model, ParameterSet([*arm.parameters.every, moved]))
+    replay, physical = Replay(robot), robot.parameters.nominal
+    rotations = np.zeros((3, arm.model.nbody, 3))
+    rotations[range(2), [int(arm.model.body(b).id) for b in ("link4", "link5")], 0] = 0.03
+    for rotation in rotations:
+        got = replay.run(arm_windows, physical, unmodelled=Unmodelled(rotation=rotation))
+        fresh = Replay(robot).run(arm_windows, physical, unmodelled=Unmodelled(rotation=rotation))
+        np.testing.assert_array_equal(got.predicted, fresh.predicted)
+    plain = replay.run(arm_windows, physical)
+    np.testing.assert_allclose(got.predicted, plain.predicted, rtol=1e-9, atol=1e-11)
+    rotations[2, written, 0] = 1e-9
+    got = replay.run(arm_windows, physical, unmodelled=Unmodelled(rotation=rotations[2]))
+    np.testing.assert_allclose(got.predicted, plain.predicted, rtol=0, atol=1e-6)
 
 
 def test_a_delayed_actuator_starts_with_the_commands_of_before_its_window(

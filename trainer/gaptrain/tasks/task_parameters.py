@@ -14,7 +14,6 @@ from gapd.model.parameters import Parameter, ParameterSet
 Array = NDArray[np.float64]
 # A target `field = "task.camera_x"` is no field of MjModel: the task reads the value by that name.
 PREFIX = "task."
-NO_CONTEXT = np.empty(0)
 
 
 class TaskParameters:
